@@ -1,0 +1,17 @@
+"""The one kind of error that is meant for the user: a single line that says what is wrong and what to do."""
+
+
+class VitrailError(Exception):
+    """Something the user can put right. The command line prints it as one line; a traceback needs `--debug`."""
+
+
+class PictureError(VitrailError):
+    """A picture that cannot be read, or that is refused."""
+
+
+class ConfigError(VitrailError, ValueError):
+    """A configuration that describes no model."""
+
+
+class WeightsError(VitrailError):
+    """A checkpoint that cannot be read, or that does not fit."""

@@ -1,0 +1,104 @@
+"""Multi-head self-attention, once, and the pooling by attention (MAP) that is made like it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.model.config import ViTConfig
+from vitrail.model.layers import Mlp, make_dropout, make_norm
+from vitrail.model.positions import rotate
+
+
+class RelativeBias(nn.Module):
+    """A learned bias for every offset between two patches."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        h, w = config.grid
+        rows = (2 * h - 1) * (2 * w - 1) + (3 if config.num_prefix else 0)
+        self.relative_position_bias_table = nn.Parameter(torch.zeros(rows, config.num_heads))
+
+    def forward(self, index: Tensor) -> Tensor:
+        """(…, heads, tokens, tokens) from (…, tokens, tokens)."""
+        return self.relative_position_bias_table[index].movedim(-1, -3)
+
+
+class Attention(nn.Module):
+    """Softmax(q k / sqrt(d)) v for every head; the weights themselves are computed beside it, only when asked for."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = config.num_heads, config.key_dim
+        self.scale = config.attn_scale  # None: head_dim ** -0.5
+        self.attn_dropout = config.attn_dropout
+        inner = config.num_heads * config.key_dim
+        self.qkv = nn.Linear(config.embed_dim, 3 * inner, bias=config.qkv_bias)
+        self.q_norm = make_norm(config, config.key_dim) if config.qk_norm else nn.Identity()
+        self.k_norm = make_norm(config, config.key_dim) if config.qk_norm else nn.Identity()
+        self.rel_pos = RelativeBias(config) if config.relative_bias else None
+        self.proj = nn.Linear(inner, config.embed_dim)
+        self.proj_drop = make_dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Tensor,  # (batch, tokens, width)
+        turn: Tensor | None = None,  # RoPE: (2, 1 or batch, 1, tokens, head_dim / 2)
+        offsets: Tensor | None = None,  # relative bias: (1 or batch, tokens, tokens)
+        mask: Tensor | None = None,  # keys that are seen: (batch, 1, 1, tokens)
+        read: int | None = None,  # only the first tokens' results are wanted
+        weights: list[Tensor] | None = None,  # attention weights are appended here
+    ) -> Tensor:
+        batch, tokens, _ = x.shape
+        # unbinding before the transpose lets the backward pass gather the three gradients in one copy
+        q, k, v = self.qkv(x).view(batch, tokens, 3, self.num_heads, self.head_dim).unbind(2)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (batch, heads, tokens, head_dim)
+        q, k = self.q_norm(q), self.k_norm(k)
+        if turn is not None:
+            q, k = rotate(q, turn), rotate(k, turn)
+        bias = mask
+        if self.rel_pos is not None:
+            bias = self.rel_pos(offsets).to(q.dtype)
+            if mask is not None:
+                bias = bias.masked_fill(~mask, float("-inf"))
+        if weights is not None:
+            weights.append(self._weights(q, k, bias))
+        if read is not None:
+            q = q[:, :, :read]
+            bias = bias[..., :read, :] if bias is not None and bias.shape[-2] > 1 else bias
+        dropout = self.attn_dropout if self.training else 0.0
+        x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale)
+        x = x.transpose(1, 2).flatten(2)  # (batch, tokens, heads * head_dim)
+        return self.proj_drop(self.proj(x))
+
+    def _weights(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+        """(batch, heads, tokens, tokens) in float32: each row adds up to one."""
+        logits = q.float() @ k.float().transpose(-2, -1) * (self.scale or self.head_dim**-0.5)
+        if bias is not None:
+            logits = logits.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else logits + bias
+        return logits.softmax(dim=-1)
+
+
+class AttentionPool(nn.Module):
+    """MAP: one learned query attends to all tokens, then an MLP."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        width = config.embed_dim
+        self.num_heads = config.num_heads
+        self.latent = nn.Parameter(torch.zeros(1, 1, width))
+        self.q = nn.Linear(width, width)
+        self.kv = nn.Linear(width, 2 * width)
+        self.proj = nn.Linear(width, width)
+        self.norm = make_norm(config, width)
+        self.mlp = Mlp(width, config.mlp_dim, config.act, 0.0)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(batch, width) from (batch, tokens, width) and the tokens that are seen, (batch, 1, 1, tokens)."""
+        batch, tokens, width = x.shape
+        q = self.q(self.latent.expand(batch, -1, -1)).view(batch, 1, self.num_heads, -1).transpose(1, 2)
+        k, v = self.kv(x).view(batch, tokens, 2, self.num_heads, -1).unbind(2)
+        x = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+        x = self.proj(x.transpose(1, 2).reshape(batch, width))
+        return x + self.mlp(self.norm(x))

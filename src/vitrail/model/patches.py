@@ -1,0 +1,64 @@
+"""Pictures to patches to tokens: the linear projection, a small convolutional stem, or a ResNet before it."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.errors import ConfigError
+from vitrail.model.config import Pair, ViTConfig
+from vitrail.model.layers import make_norm
+from vitrail.model.resnet import make_backbone
+
+
+class ConvStem(nn.Sequential):
+    """3 x 3 convolutions of stride 2, each with a norm and a ReLU."""
+
+    def __init__(self, in_chans: int, widths: tuple[int, ...]) -> None:
+        layers: list[nn.Module] = []
+        for width in widths:
+            layers += [nn.Conv2d(in_chans, width, 3, stride=2, padding=1, bias=False)]
+            layers += [nn.GroupNorm(1, width), nn.ReLU()]
+            in_chans = width
+        super().__init__(*layers)
+
+
+class PatchEmbed(nn.Module):
+    """x_p E of equation 1: every patch, written as one vector, times one matrix."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        chans = config.in_chans
+        self.backbone: nn.Module | None = None
+        if config.backbone is not None:
+            self.backbone, chans = make_backbone(config.backbone), config.backbone.out_chans
+        elif config.conv_stem:
+            self.backbone, chans = ConvStem(chans, config.conv_stem), config.conv_stem[-1]
+        pixels = chans * config.patch_size[0] * config.patch_size[1]
+        before, after = config.patch_norm in ("before", "both"), config.patch_norm in ("after", "both")
+        self.norm_pixels = make_norm(config, pixels) if before else nn.Identity()
+        # a convolution by its shape, as checkpoints have it; applied as the matrix product that it is
+        self.proj = nn.Conv2d(
+            chans, config.embed_dim, config.patch_size, config.stride or config.patch_size, bias=config.patch_bias
+        )
+        self.norm = make_norm(config, config.embed_dim) if after else nn.Identity()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Pair]:
+        """(batch, channels, height, width) to (batch, patches, width), and the grid of patches."""
+        if self.backbone is not None:
+            x = self.backbone(x)
+        patches, grid = self.cut(x)
+        x = F.linear(self.norm_pixels(patches), self.proj.weight.flatten(1), self.proj.bias)
+        return self.norm(x), grid
+
+    def cut(self, x: Tensor) -> tuple[Tensor, Pair]:
+        """(batch, patches, channels * patch height * patch width), row by row, and the grid."""
+        (p, q), (s, t) = self.proj.kernel_size, self.proj.stride
+        batch, chans, height, width = x.shape
+        if chans != self.proj.in_channels:
+            raise ConfigError(f"the model reads {self.proj.in_channels} channels, but the picture has {chans}")
+        h, w = (height - p) // s + 1, (width - q) // t + 1  # type: ignore[operator]
+        if (p, q) != (s, t):
+            return F.unfold(x, (p, q), stride=(s, t)).transpose(1, 2), (h, w)  # type: ignore[arg-type]
+        x = x.reshape(batch, chans, h, p, w, q).permute(0, 2, 4, 1, 3, 5)  # type: ignore[arg-type]
+        return x.reshape(batch, h * w, chans * p * q), (h, w)  # type: ignore[operator]

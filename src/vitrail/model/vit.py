@@ -1,0 +1,336 @@
+"""The Vision Transformer: patches, tokens, blocks, norm, head (equations 1 to 4 of the paper)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from vitrail.errors import ConfigError
+from vitrail.model.attention import AttentionPool
+from vitrail.model.block import Block
+from vitrail.model.config import Pair, ViTConfig, pair
+from vitrail.model.initialise import initialise, initialise_head
+from vitrail.model.layers import make_dropout, make_norm
+from vitrail.model.patches import PatchEmbed
+from vitrail.model.positions import (
+    Resampling,
+    relative_index,
+    resample_patches,
+    resize_bias_table,
+    resize_line,
+    resize_positions,
+    rotations,
+    sincos_1d,
+    sincos_2d,
+)
+
+
+class Intermediates(NamedTuple):
+    """What `forward_intermediates` saw on the way to the logits."""
+
+    logits: Tensor
+    tokens: dict[int, Tensor]  # block → (batch, tokens, width), or (batch, width, h, w) maps of the patches
+    attention: dict[int, Tensor]  # block → (batch, heads, tokens, tokens), float32
+
+
+class ViT(nn.Module):
+    """Pictures in, logits out. Parameters are named as in timm.
+
+    The last block computes only the tokens that the head reads (with `pool="token"`: the class token), which changes
+    no logit and saves most of that block; `forward_features` and `forward_intermediates` have every token.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.gradient_checkpointing = False
+        width = config.embed_dim
+
+        self.patch_embed = PatchEmbed(config)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
+        self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if config.distilled else None
+        self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
+        self._make_positions()
+        self.pos_drop = make_dropout(config.embed_dropout)
+        self.norm_pre = make_norm(config, width) if config.pre_norm else nn.Identity()
+        self.blocks = nn.ModuleList(Block(config, rate) for rate in config.drop_paths)
+        self.norm = make_norm(config, width) if config.final_norm == "tokens" else nn.Identity()
+        self.attn_pool = AttentionPool(config) if config.pool == "map" else None
+        self.fc_norm = make_norm(config, width) if config.final_norm == "pooled" else nn.Identity()
+        self.pre_logits: nn.Module = nn.Identity()
+        if config.pre_logits is not None:
+            fc = nn.Linear(config.pooled_dim, config.pre_logits)
+            self.pre_logits = nn.Sequential(OrderedDict(fc=fc, act=nn.Tanh()))
+        self.head_drop = make_dropout(config.head_dropout)
+        self._make_heads()
+
+        initialise(self, config)
+        initialise_head(self.head, config)
+        initialise_head(self.head_dist, config)
+
+    def _make_positions(self) -> None:
+        config, (h, w), width = self.config, self.config.grid, self.config.embed_dim
+        self.pos_embed: Tensor | None = None
+        if config.positions == "learned":
+            self.pos_embed = nn.Parameter(torch.zeros(1, config.num_positioned + h * w, width))
+        elif config.positions == "learned_2d":
+            self.pos_embed_rows = nn.Parameter(torch.zeros(1, h, width // 2))
+            self.pos_embed_cols = nn.Parameter(torch.zeros(1, w, width // 2))
+            if config.num_positioned:
+                self.pos_embed_prefix = nn.Parameter(torch.zeros(1, config.num_positioned, width))
+        elif config.positions in ("sincos_1d", "sincos_2d"):
+            del self.pos_embed  # fixed, but kept in checkpoints, where others expect it
+            self.register_buffer("pos_embed", self._sincos(config.grid))
+
+    def _make_heads(self) -> None:
+        config = self.config
+        width = config.pre_logits or config.pooled_dim
+        self.head = nn.Linear(width, config.num_classes) if config.num_classes else nn.Identity()
+        self.head_dist = nn.Linear(width, config.num_classes) if config.distilled and config.num_classes else None
+
+    def forward(self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """Logits, (batch, classes), of pictures, (batch, channels, height, width).
+
+        mask: which patches are seen, (batch, rows, columns) or (batch, patches), true where seen; the others take
+            part in nothing.
+        keep: indices of the patches that alone go through the encoder, (batch, kept).
+        """
+        tokens = self._encode(pictures, mask, keep, only_read=True)[0]
+        return self.forward_head(tokens, self._kept(mask, keep))
+
+    def forward_features(self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+        """All tokens after the last block and the norm: (batch, prefix + patches, width)."""
+        return self._encode(pictures, mask, keep)[0]
+
+    def forward_intermediates(
+        self,
+        pictures: Tensor,
+        layers: Sequence[int] | Literal["all"] = (),
+        *,
+        attention: Sequence[int] | Literal["all"] = (),
+        maps: bool = False,
+        norm: bool = False,
+        mask: Tensor | None = None,
+        keep: Tensor | None = None,
+    ) -> Intermediates:
+        """Logits with the tokens after the chosen blocks and the attention weights inside the chosen blocks.
+
+        Blocks count from 0, or from the end with -1, -2, …. `maps` gives the patches alone, as (batch, width, h, w);
+        `norm` applies the final norm. Attention weights are computed beside the fused kernel, so that asking for
+        them changes no bit of the logits.
+        """
+        wanted, watched = self._layers(layers), self._layers(attention)
+        if maps and keep is not None:
+            raise ConfigError("maps need every patch: leave out keep, or maps")
+        last = self.config.depth - 1
+        out = self._encode(pictures, mask, keep, only_read=last not in wanted, wanted=wanted, watched=watched)
+        features, grid, tokens, weights = out
+        if norm:
+            tokens = {i: self.norm(x) for i, x in tokens.items()}
+        if maps:
+            patches = {i: x[:, self.config.num_prefix :] for i, x in tokens.items()}
+            tokens = {i: x.transpose(1, 2).reshape(len(x), -1, *grid) for i, x in patches.items()}
+        return Intermediates(self.forward_head(features, self._kept(mask, keep)), tokens, weights)
+
+    def forward_head(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits from the tokens of `forward_features`; `mask` says which of their patches are seen."""
+        if self.config.distilled:
+            first, second = self.forward_heads(tokens)
+            return (first + second) / 2
+        return self.head(self.head_drop(self.pre_logits(self.fc_norm(self.pool(tokens, mask)))))  # type: ignore[no-any-return]
+
+    def forward_heads(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The two logits of a distilled model: from the class token, and from the distillation token."""
+        if not self.config.distilled:
+            raise ConfigError("this model has one head: make it with distilled=True")
+        x = self.head_drop(self.fc_norm(tokens[:, :2]))
+        return self.head(x[:, 0]), (self.head_dist or nn.Identity())(x[:, 1])
+
+    def pool(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """One vector for each picture: (batch, width)."""
+        config = self.config
+        if config.pool == "token":
+            return tokens[:, 0]
+        patches = tokens[:, config.num_prefix :]
+        seen = None if mask is None else mask.flatten(1)
+        if self.attn_pool is not None:
+            return self.attn_pool(patches, None if seen is None else seen[:, None, None])  # type: ignore[no-any-return]
+        if seen is None:
+            mean = patches.mean(dim=1)
+        else:
+            mean = (patches * seen[..., None]).sum(dim=1) / seen.sum(dim=1, keepdim=True).clamp(min=1)
+        return torch.cat([tokens[:, 0], mean], dim=-1) if config.pool == "token_mean" else mean
+
+    def _encode(
+        self,
+        pictures: Tensor,
+        mask: Tensor | None,
+        keep: Tensor | None,
+        only_read: bool = False,
+        wanted: Sequence[int] = (),
+        watched: Sequence[int] = (),
+    ) -> tuple[Tensor, Pair, dict[int, Tensor], dict[int, Tensor]]:
+        """Equations 1 to 4: the normed tokens, the grid of patches, and what was asked for on the way."""
+        config = self.config
+        x, grid = self._embed(pictures, keep)  # (batch, tokens, width)
+        turn, offsets = self._turn(grid, keep, x.device), self._offsets(grid, keep, x.device)
+        seen = self._kept(mask, keep)
+        if seen is not None:
+            if seen.dtype != torch.bool or seen.flatten(1).shape[1] != x.shape[1] - config.num_prefix:
+                raise ConfigError(f"mask must be true or false for each of {grid[0]} x {grid[1]} patches")
+            seen = F.pad(seen.flatten(1), (config.num_prefix, 0), value=True)[:, None, None]
+        only_read = only_read and config.pool == "token" and not config.levels
+        tokens: dict[int, Tensor] = {}
+        weights: dict[int, Tensor] = {}
+        for i, block in enumerate(self.blocks):
+            read = 1 + config.distilled if only_read and i == config.depth - 1 else None
+            if i in watched:
+                watch: list[Tensor] = []
+                x = block(x, turn, offsets, seen, read, watch)
+                weights[i] = watch[0]
+            elif self.gradient_checkpointing and self.training:
+                x = checkpoint(block, x, turn, offsets, seen, read, use_reentrant=False)
+            else:
+                x = block(x, turn, offsets, seen, read)
+            if i in wanted or i in config.levels:
+                tokens[i] = x
+        if config.levels:
+            x = torch.cat([self.norm(tokens[level]) for level in config.levels], dim=-1)
+            return x, grid, {i: tokens[i] for i in wanted}, weights
+        return self.norm(x), grid, tokens, weights
+
+    def _embed(self, pictures: Tensor, keep: Tensor | None) -> tuple[Tensor, Pair]:
+        """Equation 1: z0 = [x_class; x_p E] + E_pos."""
+        config = self.config
+        size = (pictures.shape[-2], pictures.shape[-1])
+        if pictures.ndim != 4:
+            raise ConfigError(f"pictures must be (batch, channels, height, width), not {tuple(pictures.shape)}")
+        if size != config.img_size:
+            if not config.dynamic_img_size:
+                raise ConfigError(
+                    f"the model reads pictures of {config.img_size[0]} x {config.img_size[1]}, not {size[0]} x {size[1]}:"
+                    " resize them, or call model.set_image_size(), or make it with dynamic_img_size=True"
+                )
+            config.grid_of(size)
+        x, grid = self.patch_embed(pictures)
+        positions = self._positions(grid)
+        n = config.num_positioned
+        if positions is not None:
+            x = x + positions[:, n:]
+        if keep is not None:
+            x = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))
+        prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
+        if prefix:
+            first = torch.cat(prefix, dim=1)
+            if positions is not None and n:
+                first = torch.cat([first[:, :n] + positions[:, :n], first[:, n:]], dim=1)
+            x = torch.cat([first.expand(len(x), -1, -1).to(x.dtype), x], dim=1)
+        return self.norm_pre(self.pos_drop(x)), grid
+
+    def _positions(self, grid: Pair) -> Tensor | None:
+        """(1, positioned prefix + patches, width) for this grid."""
+        config = self.config
+        if config.positions == "learned_2d":
+            rows, cols = resize_line(self.pos_embed_rows, grid[0]), resize_line(self.pos_embed_cols, grid[1])
+            rows, cols = rows[:, :, None].expand(-1, -1, grid[1], -1), cols[:, None].expand(-1, grid[0], -1, -1)
+            table = torch.cat([cols, rows], dim=-1).flatten(1, 2)
+            return torch.cat([self.pos_embed_prefix, table], dim=1) if config.num_positioned else table
+        if self.pos_embed is None or grid == config.grid:
+            return self.pos_embed
+        if config.positions == "learned":
+            return resize_positions(self.pos_embed, config.grid, grid, config.num_positioned)
+        return self._sincos(grid).to(self.pos_embed)
+
+    def _sincos(self, grid: Pair) -> Tensor:
+        config = self.config
+        if config.positions == "sincos_1d":
+            table = sincos_1d(grid[0] * grid[1], config.embed_dim)
+        else:
+            table = sincos_2d(grid, config.embed_dim)
+        return F.pad(table, (0, 0, config.num_positioned, 0))[None]
+
+    def _turn(self, grid: Pair, keep: Tensor | None, device: torch.device) -> Tensor | None:
+        """RoPE's rotations: (2, 1 or batch, 1, tokens, head_dim / 2)."""
+        config = self.config
+        if not config.rope:
+            return None
+        turn = rotations(grid, config.key_dim, config.rope_theta, config.num_prefix, device)
+        return turn[:, None, None] if keep is None else turn[:, self._kept_tokens(keep)][:, :, None]
+
+    def _offsets(self, grid: Pair, keep: Tensor | None, device: torch.device) -> Tensor | None:
+        """Rows of the relative bias tables: (1 or batch, tokens, tokens)."""
+        if not self.config.relative_bias:
+            return None
+        if grid != self.config.grid:
+            raise ConfigError("a relative bias cannot be resized on the way: call model.set_image_size() first")
+        index = relative_index(grid, self.config.num_prefix > 0, self.config.num_prefix, device)
+        if keep is None:
+            return index[None]
+        kept = self._kept_tokens(keep)
+        return index[kept[:, :, None], kept[:, None, :]]
+
+    def _kept_tokens(self, keep: Tensor) -> Tensor:
+        """Indices among all tokens, the prefix included, of what goes through the encoder."""
+        n = self.config.num_prefix
+        prefix = torch.arange(n, device=keep.device).expand(len(keep), -1)
+        return torch.cat([prefix, keep + n], dim=1)
+
+    @staticmethod
+    def _kept(mask: Tensor | None, keep: Tensor | None) -> Tensor | None:
+        return mask if mask is None or keep is None else mask.flatten(1).gather(1, keep)
+
+    def _layers(self, layers: Sequence[int] | Literal["all"]) -> list[int]:
+        depth = self.config.depth
+        if layers == "all":
+            return list(range(depth))
+        for layer in layers:
+            if not isinstance(layer, int) or not -depth <= layer < depth:
+                raise ConfigError(f"there is no block {layer!r}: the model has blocks 0 to {depth - 1}")
+        return sorted({int(layer) % depth for layer in layers})
+
+    def set_image_size(
+        self, img_size: int | Pair, patch_size: int | Pair | None = None, resampling: Resampling = "timm"
+    ) -> None:
+        """Fits the model, in place, to another picture size and, if given, another patch size."""
+        old = self.config
+        changes: dict[str, object] = {"img_size": pair("img_size", img_size)}
+        if patch_size is not None:
+            changes["patch_size"] = pair("patch_size", patch_size)
+            if old.stride is not None or old.patch_norm in ("before", "both"):
+                raise ConfigError("the patch size can change only where patches do not overlap and have no norm before")
+        new: ViTConfig = old.replace(**changes)
+        with torch.no_grad():
+            proj = self.patch_embed.proj
+            proj.weight = nn.Parameter(resample_patches(proj.weight, new.patch_size))
+            proj.kernel_size, proj.stride = new.patch_size, new.stride or new.patch_size
+            if old.positions == "learned" and self.pos_embed is not None:
+                table = resize_positions(self.pos_embed, old.grid, new.grid, old.num_positioned, resampling)
+                self.pos_embed = nn.Parameter(table)
+            elif old.positions == "learned_2d":
+                self.pos_embed_rows = nn.Parameter(resize_line(self.pos_embed_rows, new.grid[0], resampling))
+                self.pos_embed_cols = nn.Parameter(resize_line(self.pos_embed_cols, new.grid[1], resampling))
+            for block in self.blocks:
+                if block.attn.rel_pos is not None:  # type: ignore[union-attr]
+                    bias = block.attn.rel_pos  # type: ignore[union-attr]
+                    table = resize_bias_table(bias.relative_position_bias_table, old.grid, new.grid)  # type: ignore[union-attr, arg-type]
+                    bias.relative_position_bias_table = nn.Parameter(table)  # type: ignore[union-attr]
+            self.config = new
+            if old.positions in ("sincos_1d", "sincos_2d") and self.pos_embed is not None:
+                self.pos_embed = self._sincos(new.grid).to(self.pos_embed)
+
+    def reset_head(self, num_classes: int) -> None:
+        """Replaces the head for another number of classes (0: features)."""
+        self.config = self.config.replace(num_classes=num_classes)
+        like = self.patch_embed.proj.weight
+        self._make_heads()
+        for head in (self.head, self.head_dist):
+            if isinstance(head, nn.Linear):
+                head.to(like.device, like.dtype)
+                nn.init.trunc_normal_(head.weight, std=0.01)
+                initialise_head(head, self.config)

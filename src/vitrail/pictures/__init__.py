@@ -1,0 +1,6 @@
+"""From a file to pixels: hardened decoding, and the preprocessing that is stored with a model. Pillow and NumPy alone."""
+
+from vitrail.pictures.decode import as_picture, decode
+from vitrail.pictures.preprocessing import Preprocessing
+
+__all__ = ["Preprocessing", "as_picture", "decode"]

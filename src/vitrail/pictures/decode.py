@@ -1,0 +1,193 @@
+"""One way to read a picture, whatever it is stored in and however it is broken: an upright 8-bit RGB picture or one
+`PictureError`."""
+
+import io
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import (  # the plugins register themselves here; without that Pillow imports all forty of them
+    AvifImagePlugin,  # noqa: F401
+    BmpImagePlugin,  # noqa: F401
+    GifImagePlugin,  # noqa: F401
+    Image,
+    ImageFile,
+    Jpeg2KImagePlugin,  # noqa: F401
+    JpegImagePlugin,  # noqa: F401
+    PngImagePlugin,  # noqa: F401
+    PpmImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401
+    UnidentifiedImageError,
+    WebPImagePlugin,  # noqa: F401
+)
+
+from vitrail.errors import PictureError
+from vitrail.pictures.modes import from_array, to_rgb
+from vitrail.pictures.quiet import quiet_pillow
+from vitrail.pictures.sources import Source, name_of, opened, printable
+
+MAX_PIXELS = 178_956_970  # where Pillow's own protection refuses
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")  # MPO opens as JPEG
+
+Truncated = Literal["error", "fill"]
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_JPEG_END = b"\xff\xd9"
+
+
+def decode(
+    source: Source, *, max_pixels: int = MAX_PIXELS, truncated: Truncated = "error", name: str | None = None
+) -> Image.Image:
+    """The first frame of a picture file, upright, as 8-bit RGB with no metadata.
+
+    `max_pixels` is checked on the header, before anything is decoded. A file that ends early is refused, or with
+    `truncated="fill"` keeps the part that can be decoded, if there is one (WebP and AVIF have none). `name` replaces
+    the path in messages. A limit above twice `PIL.Image.MAX_IMAGE_PIXELS` needs that one raised too.
+    """
+    if truncated not in ("error", "fill"):
+        raise ValueError(f'truncated={truncated!r} is neither "error" nor "fill"')
+    label = name_of(source) if name is None else printable(name)
+    with opened(source, label) as file, quiet_pillow():
+        try:
+            with Image.open(file, formats=FORMATS) as picture:
+                _check_size(picture, max_pixels, label)
+                return _upright(_load(picture, file, truncated))
+        except PictureError:
+            raise
+        except Image.DecompressionBombError as error:
+            raise _too_large(label, max_pixels) from error
+        except UnidentifiedImageError as error:
+            raise _unidentified(file, label) from error
+        except Exception as error:  # a broken file can raise nearly anything in Pillow
+            raise _broken(error, label, truncated) from error
+
+
+def as_picture(
+    obj: Source | Image.Image | NDArray[Any],
+    *,
+    max_pixels: int = MAX_PIXELS,
+    truncated: Truncated = "error",
+    name: str | None = None,
+) -> Image.Image:
+    """What `decode` takes, or a PIL picture, or an array of (height, width[, 1, 3 or 4]): uint8, uint16, bool, or
+    floats in [0, 1]. Always a new upright 8-bit RGB picture."""
+    if isinstance(obj, np.ndarray):
+        return from_array(obj, "array" if name is None else printable(name))
+    if not isinstance(obj, Image.Image):
+        return decode(obj, max_pixels=max_pixels, truncated=truncated, name=name)
+    label = printable(name or getattr(obj, "filename", "") or "PIL picture")
+    _check_size(obj, max_pixels, label)
+    with quiet_pillow():
+        try:
+            obj.load()  # before the EXIF block is looked at: Pillow turns a TIFF itself while loading
+            return _upright(obj)
+        except Exception as error:
+            raise _broken(error, label, "error") from error
+
+
+def _check_size(picture: Image.Image, max_pixels: int, label: str) -> None:
+    width, height = picture.size
+    if width < 1 or height < 1:
+        raise PictureError(f"{label}: {width} x {height} holds no pixels; replace it")
+    if width * height > max_pixels:
+        raise _too_large(label, max_pixels, f"{width} x {height} is ")
+
+
+def _load(picture: ImageFile.ImageFile, file: BinaryIO, truncated: Truncated) -> Image.Image:
+    """The picture with its pixels decoded.
+
+    Pillow's switch for files that end early, `ImageFile.LOAD_TRUNCATED_IMAGES`, is one variable for all threads: to
+    turn it on for one picture would turn it on for those that other threads are reading. It is not needed: a load that
+    fails has left the rows it decoded in the picture, and a JPEG only lacks the marker that ends it.
+    """
+    try:
+        picture.load()
+        return picture
+    except MemoryError:
+        raise
+    except Exception as error:
+        kept = _decoded_part(picture, file) if truncated == "fill" else None
+        if kept is None:
+            raise error
+        return kept
+
+
+def _decoded_part(picture: ImageFile.ImageFile, file: BinaryIO) -> Image.Image | None:
+    if picture.format in ("JPEG", "MPO"):
+        file.seek(0)
+        ended = Image.open(io.BytesIO(file.read() + _JPEG_END), formats=["JPEG"])
+        try:
+            ended.load()
+            picture = ended
+        except Exception:
+            pass  # what the first attempt decoded is still there
+    picture.tile = []  # nothing is left to decode
+    extrema = picture.copy().getextrema()
+    bands = extrema if isinstance(extrema[0], tuple) else (extrema,)
+    if all(low == high for low, high in bands):  # one colour: nothing was decoded
+        return None
+    return picture
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    rgb = to_rgb(picture)
+    try:
+        orientation = picture.getexif().get(_ORIENTATION)
+    except Exception:  # a broken EXIF block must not lose the picture
+        return rgb
+    turn = _TURNS.get(orientation) if isinstance(orientation, int) else None
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _too_large(label: str, max_pixels: int, size: str = "") -> PictureError:
+    pillow = 2 * (Image.MAX_IMAGE_PIXELS or max_pixels)
+    if max_pixels > pillow:
+        return PictureError(
+            f"{label}: {size}more than the {pillow} pixels Pillow allows; raise PIL.Image.MAX_IMAGE_PIXELS as well"
+        )
+    return PictureError(
+        f"{label}: {size}more than {max_pixels} pixels; make it smaller, or raise max_pixels if you trust it"
+    )
+
+
+def _unidentified(file: BinaryIO, label: str) -> PictureError:
+    known = f"known are {', '.join(FORMATS)}"
+    try:
+        file.seek(0)
+        head = file.read(1024)
+    except Exception as error:
+        return PictureError(f"{label}: cannot be read ({printable(error)}); give an open binary file")
+    if not head:
+        return PictureError(f"{label}: is empty (0 bytes); replace the file")
+    if any(Image.OPEN[kind][1] and Image.OPEN[kind][1](head[:16]) is True for kind in FORMATS):  # type: ignore[misc]
+        return PictureError(f"{label}: is truncated or damaged in its header; replace the file")
+    if _is_text(head):
+        return PictureError(f"{label}: holds text, not a picture; replace the file ({known})")
+    return PictureError(f"{label}: is in no known picture format; convert it ({known})")
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head.decode("utf-8", errors="strict" if len(head) < 1024 else "ignore")
+    except UnicodeDecodeError:
+        return False
+    return len(text) > 0.9 * len(head) and all(c.isprintable() or c.isspace() for c in text)
+
+
+def _broken(error: Exception, label: str, truncated: Truncated) -> PictureError:
+    cause = printable(str(error) or type(error).__name__)
+    if isinstance(error, MemoryError):
+        return PictureError(f"{label}: there is not enough memory to decode it; lower max_pixels, or make it smaller")
+    sure = "truncat" in cause.lower() or isinstance(error, EOFError)
+    state = "is truncated" if sure else "is damaged or truncated"
+    fill = ', or keep the part that is there with truncated="fill"' if sure and truncated == "error" else ""
+    return PictureError(f"{label}: {state} ({cause}); replace the file{fill}")

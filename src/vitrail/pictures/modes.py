@@ -1,0 +1,127 @@
+"""Any mode of picture, and any array that is one, to 8-bit RGB."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitrail.errors import PictureError
+
+_TOLERANCE = 1e-6  # how far a float may lie outside [0, 1]: the rounding of a resize, not another range
+_MIDDLE_GREY = 128
+
+
+def to_rgb(picture: Image.Image) -> Image.Image:
+    """A new 8-bit RGB picture with no metadata.
+
+    Alpha is composed over white. 16-bit grey is divided by 257. 32-bit integers that fit in 16 bits are taken as 16-bit,
+    floats within [0, 1] are multiplied by 255; anything wider is scaled from its least to its greatest finite value,
+    to middle grey if these are equal. NaN is black. Colour profiles are not applied.
+    """
+    if picture.mode.startswith("I;16") or picture.mode in ("I", "F"):
+        rgb = Image.fromarray(_grey(picture)).convert("RGB")
+    elif picture.has_transparency_data:
+        rgb = _over_white(picture)
+    else:
+        rgb = picture.convert("RGB")  # a copy where it is RGB already
+    rgb.info = {}  # an orientation left here would be applied a second time
+    return rgb
+
+
+def from_array(array: NDArray[Any], name: str) -> Image.Image:
+    """An array of (height, width[, 1, 3 or 4]) as an 8-bit RGB picture; the fourth channel is alpha, over white."""
+    shape = " x ".join(map(str, array.shape))
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] in (3, 4)):
+        remedy = "move the channels last" if array.ndim == 3 and array.shape[0] in (1, 3, 4) else "change the shape"
+        raise PictureError(f"{name}: {shape or 'a number'} is not height x width (x 1, 3 or 4); {remedy}")
+    if 0 in array.shape:
+        raise PictureError(f"{name}: {shape} holds no pixels; check where it was made")
+    return to_rgb(Image.fromarray(np.ascontiguousarray(_eight_bits(array, name))))
+
+
+def _eight_bits(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype.kind == "u" and array.dtype.itemsize == 2:
+        return _sixteen_to_eight(array)
+    if array.dtype.kind != "f":
+        raise PictureError(
+            f"{name}: values of type {array.dtype} have no known range; convert to uint8, uint16, or floats in [0, 1]"
+        )
+    if np.isnan(array).any():
+        raise PictureError(f"{name}: holds NaN; replace those values first")
+    low, high = float(array.min()), float(array.max())
+    if low < -_TOLERANCE or high > 1 + _TOLERANCE:
+        raise PictureError(f"{name}: floats from {low:g} to {high:g} do not lie in [0, 1]; scale them, or use uint8")
+    return _unit_to_eight(array)
+
+
+def _over_white(picture: Image.Image) -> Image.Image:
+    mode = picture.mode
+    if mode == "La":
+        picture = picture.convert("LA")
+    elif mode == "P":
+        picture = picture.copy()  # `convert` writes the transparency into the palette of its source
+    elif mode == "RGB" and max(picture.info["transparency"]) > 255:
+        # A 16-bit PNG: Pillow keeps the high byte of each pixel, and both bytes of the transparent colour.
+        picture = picture.copy()
+        picture.info["transparency"] = tuple(value >> 8 for value in picture.info["transparency"])
+    rgba = picture.convert("RGBA")
+    alpha = rgba.getchannel("A")
+    rgb = rgba.convert("RGB")
+    if alpha.getextrema() == (255, 255):
+        return rgb
+    page = Image.new("RGB", rgb.size, "white")
+    page.paste(rgb, mask=alpha)
+    return page
+
+
+def _grey(picture: Image.Image) -> NDArray[np.uint8]:
+    values = np.asarray(picture)
+    if picture.mode == "F":
+        grey = _floats_to_eight(values)
+    elif values.dtype.itemsize == 2 or (values.min() >= 0 and values.max() <= 65535):
+        grey = _sixteen_to_eight(values)
+    else:
+        grey = _spread(values)
+    transparent = picture.info.get("transparency")
+    if isinstance(transparent, int):
+        grey[values == transparent] = 255
+    return grey
+
+
+def _sixteen_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
+    return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 257 is odd: no value lies half way
+
+
+def _unit_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.rint(np.clip(values.astype(np.float32, copy=False), 0, 1) * 255).astype(np.uint8)
+
+
+def _floats_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
+    known = ~np.isnan(values)
+    if not known.any():
+        return np.zeros(values.shape, np.uint8)
+    low, high = values[known].min(), values[known].max()
+    within = low >= -_TOLERANCE and high <= 1 + _TOLERANCE
+    filled = np.where(known, values, 0)
+    return np.where(known, _unit_to_eight(filled) if within else _spread(filled, known), 0).astype(np.uint8)
+
+
+def _spread(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
+    """Linear from the least to the greatest finite value; the infinities go to the ends."""
+    values = values.astype(np.float64)
+    finite = np.isfinite(values) if known is None else np.isfinite(values) & known
+    if not finite.any():
+        return np.where(values > 0, 255, 0).astype(np.uint8)
+    low, high = values[finite].min(), values[finite].max()
+    if low == high:
+        scaled = np.where(finite, _MIDDLE_GREY, np.where(values > 0, 255, 0))
+    else:
+        scaled = np.rint((np.clip(values, low, high) - low) / (high - low) * 255)
+    return scaled.astype(np.uint8)
