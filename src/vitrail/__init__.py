@@ -1,0 +1,56 @@
+"""The Vision Transformer as complete software."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail.classifier import Classifier, Prediction, load
+    from vitrail.errors import VitrailError
+    from vitrail.model.config import ResNetConfig, ViTConfig
+    from vitrail.model.resnet import ResNet
+    from vitrail.model.vit import ViT
+    from vitrail.model.zoo import create, models
+    from vitrail.pictures import Preprocessing
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Classifier": "classifier",
+    "Prediction": "classifier",
+    "Preprocessing": "pictures",
+    "ResNet": "model.resnet",
+    "ResNetConfig": "model.config",
+    "ViT": "model.vit",
+    "ViTConfig": "model.config",
+    "VitrailError": "errors",
+    "create": "model.zoo",
+    "load": "classifier",
+    "models": "model.zoo",
+}
+
+__all__ = [
+    "Classifier",
+    "Prediction",
+    "Preprocessing",
+    "ResNet",
+    "ResNetConfig",
+    "ViT",
+    "ViTConfig",
+    "VitrailError",
+    "create",
+    "load",
+    "models",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # imported when first used, so that `vitrail --help` does not wait for torch
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitrail' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"vitrail.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""From a file to pixels: hardened decoding, and the preprocessing that is stored with a model. Pillow and NumPy alone."""
+"""From a file to pixels: hardened decoding, and the preprocessing stored with a model. Pillow and NumPy alone."""
 
 from vitrail.pictures.decode import as_picture, decode
 from vitrail.pictures.preprocessing import Preprocessing

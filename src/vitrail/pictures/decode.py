@@ -56,10 +56,12 @@ def decode(
     if truncated not in ("error", "fill"):
         raise ValueError(f'truncated={truncated!r} is neither "error" nor "fill"')
     label = name_of(source) if name is None else printable(name)
+    fillable = False
     with opened(source, label) as file, quiet_pillow():
         try:
             with Image.open(file, formats=FORMATS) as picture:
                 _check_size(picture, max_pixels, label)
+                fillable = truncated == "error"  # the header is whole: something may be there to keep
                 return _upright(_load(picture, file, truncated))
         except PictureError:
             raise
@@ -68,7 +70,7 @@ def decode(
         except UnidentifiedImageError as error:
             raise _unidentified(file, label) from error
         except Exception as error:  # a broken file can raise nearly anything in Pillow
-            raise _broken(error, label, truncated) from error
+            raise _broken(error, label, fillable) from error
 
 
 def as_picture(
@@ -91,7 +93,7 @@ def as_picture(
             obj.load()  # before the EXIF block is looked at: Pillow turns a TIFF itself while loading
             return _upright(obj)
         except Exception as error:
-            raise _broken(error, label, "error") from error
+            raise _broken(error, label) from error
 
 
 def _check_size(picture: Image.Image, max_pixels: int, label: str) -> None:
@@ -168,11 +170,24 @@ def _unidentified(file: BinaryIO, label: str) -> PictureError:
         return PictureError(f"{label}: cannot be read ({printable(error)}); give an open binary file")
     if not head:
         return PictureError(f"{label}: is empty (0 bytes); replace the file")
-    if any(Image.OPEN[kind][1] and Image.OPEN[kind][1](head[:16]) is True for kind in FORMATS):  # type: ignore[misc]
-        return PictureError(f"{label}: is truncated or damaged in its header; replace the file")
+    if _starts_like_a_picture(head):
+        return PictureError(
+            f"{label}: its header is truncated, damaged or of an unusual kind; replace or convert the file"
+        )
     if _is_text(head):
         return PictureError(f"{label}: holds text, not a picture; replace the file ({known})")
     return PictureError(f"{label}: is in no known picture format; convert it ({known})")
+
+
+def _starts_like_a_picture(head: bytes) -> bool:
+    for kind in FORMATS:
+        accepts = Image.OPEN[kind][1]
+        try:
+            if accepts is not None and accepts(head[:16]) is True:
+                return True
+        except Exception:  # shorter than any header
+            continue
+    return False
 
 
 def _is_text(head: bytes) -> bool:
@@ -183,11 +198,11 @@ def _is_text(head: bytes) -> bool:
     return len(text) > 0.9 * len(head) and all(c.isprintable() or c.isspace() for c in text)
 
 
-def _broken(error: Exception, label: str, truncated: Truncated) -> PictureError:
+def _broken(error: Exception, label: str, fillable: bool = False) -> PictureError:
     cause = printable(str(error) or type(error).__name__)
     if isinstance(error, MemoryError):
         return PictureError(f"{label}: there is not enough memory to decode it; lower max_pixels, or make it smaller")
     sure = "truncat" in cause.lower() or isinstance(error, EOFError)
     state = "is truncated" if sure else "is damaged or truncated"
-    fill = ', or keep the part that is there with truncated="fill"' if sure and truncated == "error" else ""
+    fill = ', or keep the part that is there with truncated="fill"' if sure and fillable else ""
     return PictureError(f"{label}: {state} ({cause}); replace the file{fill}")

@@ -15,9 +15,9 @@ _MIDDLE_GREY = 128
 def to_rgb(picture: Image.Image) -> Image.Image:
     """A new 8-bit RGB picture with no metadata.
 
-    Alpha is composed over white. 16-bit grey is divided by 257. 32-bit integers that fit in 16 bits are taken as 16-bit,
-    floats within [0, 1] are multiplied by 255; anything wider is scaled from its least to its greatest finite value,
-    to middle grey if these are equal. NaN is black. Colour profiles are not applied.
+    Alpha is composed over white. 16-bit grey is divided by 257; so are 32-bit integers that fit in 16 bits. Floats
+    within [0, 1] are multiplied by 255. Anything wider is scaled from its least to its greatest finite value, to middle
+    grey if these are equal. NaN is black. Colour profiles are not applied.
     """
     if picture.mode.startswith("I;16") or picture.mode in ("I", "F"):
         rgb = Image.fromarray(_grey(picture)).convert("RGB")

@@ -1,0 +1,310 @@
+"""A model with its preprocessing and its class names: what is saved, shared, exported and served."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitrail.errors import ConfigError, VitrailError, WeightsError
+from vitrail.model.config import ResNetConfig, ViTConfig, pair
+from vitrail.model.resnet import ResNet
+from vitrail.model.vit import ViT
+from vitrail.model.zoo import find
+from vitrail.pictures import Preprocessing
+from vitrail.weights import Checkpoint, read_checkpoint, timm
+from vitrail.weights.files import find_weights, read_json, read_state
+
+FORMAT = 1  # of the model folder; raised when an older vitrail could no longer read it
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a classifier says of one picture."""
+
+    label: str
+    score: float  # probability, from 0 to 1
+    index: int  # of the class
+    top: tuple[tuple[str, float], ...]  # the best classes with their scores, best first
+
+
+class Classifier:
+    """`.model`, `.preprocessing`, `.classes`; `.predict` and `.save`."""
+
+    def __init__(
+        self,
+        model: ViT | ResNet,
+        preprocessing: Preprocessing | None = None,
+        classes: Sequence[str] | None = None,
+        *,
+        assumed: dict[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.preprocessing = preprocessing or default_preprocessing(model.config)
+        self.assumed = assumed or {}  # what the checkpoint did not say
+        count = model.config.num_classes
+        self.classes = [str(name) for name in classes] if classes is not None else [str(i) for i in range(count)]
+        if len(self.classes) != count:
+            raise ConfigError(f"the model has {count} classes, but {len(self.classes)} names were given")
+        if self.preprocessing.size != model.config.img_size and not getattr(model.config, "dynamic_img_size", False):
+            raise ConfigError(f"preprocessing makes {self.preprocessing.size}, the model reads {model.config.img_size}")
+        if len(self.preprocessing.mean) != model.config.in_chans:
+            raise ConfigError(
+                f"preprocessing makes {len(self.preprocessing.mean)} channels, the model reads {model.config.in_chans}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Classifier({len(self.classes)} classes, {self.preprocessing.describe()})"
+
+    def to(self, device: str | torch.device) -> Classifier:
+        """Moves the model, and returns this classifier."""
+        self.model.to(device)
+        return self
+
+    def predict(self, pictures: Any, *, top: int = 1, batch_size: int = 32) -> list[Prediction]:
+        """One `Prediction` for each picture, in order.
+
+        A picture is a path, bytes, an open file, a PIL picture, an array (height, width, channels) or a tensor
+        (channels, height, width); `pictures` is one of them, or any iterable of them.
+        """
+        if not self.classes:
+            raise VitrailError("this model has no head, so it cannot predict: train one, or load with num_classes=…")
+        if top < 1:
+            raise VitrailError(f"top={top} must be at least 1")
+        found = []
+        for logits in self.logits(pictures, batch_size=batch_size):
+            scores, indices = logits.softmax(dim=-1).topk(min(top, len(self.classes)))
+            best = tuple((self.classes[i], s) for i, s in zip(indices.tolist(), scores.tolist(), strict=True))
+            found.append(Prediction(best[0][0], best[0][1], int(indices[0]), best))
+        return found
+
+    def logits(self, pictures: Any, *, batch_size: int = 32) -> Tensor:
+        """Logits of each picture, in float32 on the CPU: (pictures, classes)."""
+        weight = next(self.model.parameters())
+        was_training = self.model.training
+        self.model.eval()
+        rows = []
+        try:
+            with torch.inference_mode():
+                for batch in self._batches(pictures, batch_size):
+                    rows.append(self.model(batch.to(weight.device, weight.dtype)).float().cpu())
+        finally:
+            self.model.train(was_training)
+        return torch.cat(rows) if rows else torch.empty(0, len(self.classes))
+
+    def _batches(self, pictures: Any, batch_size: int) -> Iterator[Tensor]:
+        iterator = iter(_each(pictures))
+        while chunk := list(islice(iterator, batch_size)):
+            yield torch.from_numpy(np.stack([self.preprocessing(picture) for picture in chunk]))
+
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike[str],
+        *,
+        img_size: int | tuple[int, int] | None = None,
+        num_classes: int | None = None,
+        **known: Any,
+    ) -> Classifier:
+        """Loads a model folder, or a checkpoint file of any known family.
+
+        img_size: another picture size; positions are resized as the checkpoint's authors do it.
+        num_classes: another number of classes; the head is replaced.
+        known: fields of the configuration that the file cannot say (`num_heads`, `norm_eps`, `act`, …).
+        """
+        path = Path(source)
+        if not path.exists():
+            raise WeightsError(_not_there(str(source)))
+        checkpoint = _read_folder(path, known) if _is_ours(path) else read_checkpoint(path, **known)
+        model = checkpoint.build()
+        preprocessing, assumed = checkpoint.preprocessing, dict(checkpoint.assumed)
+        if preprocessing is None:
+            preprocessing = default_preprocessing(model.config, _zoo_name(path))
+            assumed["preprocessing"] = preprocessing.describe()
+        classes = checkpoint.classes
+        if img_size is not None:
+            size = pair("img_size", img_size)
+            if isinstance(model, ViT):
+                model.set_image_size(size, resampling=checkpoint.resampling)
+            else:
+                model.set_image_size(size)
+            preprocessing = replace(preprocessing, size=size)
+        elif preprocessing.size != model.config.img_size:
+            preprocessing = replace(preprocessing, size=model.config.img_size)
+        if num_classes is not None and num_classes != model.config.num_classes:
+            model.reset_head(num_classes)
+            classes = None
+        return cls(model.eval(), preprocessing, classes, assumed=assumed)
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Writes the model folder: `config.json`, `model.safetensors`, `README.md`. It is there whole, or not at all.
+
+        timm and transformers load the same folder. Where timm has no such architecture, a warning says why, and
+        the folder is vitrail's alone.
+        """
+        folder = Path(folder)
+        if folder.exists() and not overwrite:
+            raise VitrailError(f"{folder} is already there: choose another name, or save with overwrite=True")
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        config = self.model.config
+        try:
+            form = timm.write(config, state)
+            state, config = form.state, form.config
+            plain = timm.hub_config(form, self.preprocessing, self.classes)
+        except WeightsError as reason:
+            warnings.warn(f"{folder} loads in vitrail alone: {reason}", UserWarning, stacklevel=2)
+            plain = {"num_classes": config.num_classes, "label_names": self.classes}
+        plain["vitrail"] = {
+            "format": FORMAT,
+            "kind": "resnet" if isinstance(config, ResNetConfig) else "vit",
+            "config": config.to_json(),
+            "preprocessing": self.preprocessing.to_json(),
+            "classes": self.classes,
+        }
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            beside.chmod(0o755)
+            save_file(state, beside / "model.safetensors", metadata={"format": "pt"})
+            _write(beside / "config.json", json.dumps(plain, indent=2) + "\n")
+            _write(beside / "README.md", _card(self, folder.name, "architecture" in plain))
+            _put_in_place(beside, folder)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
+        return folder
+
+
+def load(source: str | os.PathLike[str], **options: Any) -> Classifier:
+    """Loads a model folder, or a checkpoint file of any known family: see `Classifier.load`."""
+    return Classifier.load(source, **options)
+
+
+def default_preprocessing(config: ViTConfig | ResNetConfig, name: str | None = None) -> Preprocessing:
+    """What the authors of an architecture do to pixels: to [-1, 1] (Google), or by ImageNet's statistics."""
+    large = min(config.img_size) >= 384
+    row = find(name) if name else None
+    statistics: dict[str, Any] = dict(IMAGENET) if row is not None and row.imagenet_pixels else {}
+    if config.in_chans != 3:
+        statistics = {"mean": (0.5,) * config.in_chans, "std": (0.5,) * config.in_chans}
+    return Preprocessing(size=config.img_size, crop_pct=1.0 if large else 0.9, **statistics)
+
+
+def _zoo_name(path: Path) -> str | None:
+    try:
+        return find(path.name.split(".")[0]).name
+    except VitrailError:
+        return None
+
+
+def _not_there(source: str) -> str:
+    try:
+        name = find(source).name
+    except VitrailError:
+        return f"there is no {source}: give a model folder or a checkpoint file"
+    return f"{name} is the name of an architecture, which has no weights: give a model folder or a checkpoint file"
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_dir() and (path / "config.json").is_file() and "vitrail" in read_json(path / "config.json")
+
+
+def _read_folder(folder: Path, known: dict[str, Any]) -> Checkpoint:
+    plain = read_json(folder / "config.json")["vitrail"]
+    if plain.get("format") != FORMAT:
+        raise WeightsError(f"{folder} has format {plain.get('format')}, this vitrail reads {FORMAT}: upgrade vitrail")
+    kind: type[ViTConfig] | type[ResNetConfig] = ResNetConfig if plain.get("kind") == "resnet" else ViTConfig
+    try:
+        config = kind.from_json({**plain["config"], **known})
+        preprocessing = Preprocessing.from_json(plain["preprocessing"])
+        classes = [str(name) for name in plain["classes"]]
+    except KeyError as error:
+        raise WeightsError(f"{folder / 'config.json'} lacks {error} under 'vitrail'") from error
+    state = read_state(find_weights(folder))
+    if kind is ViTConfig:
+        state = timm.rename(state)
+    return Checkpoint("vitrail", config, state, preprocessing, classes)
+
+
+def _each(pictures: Any) -> Iterable[Any]:
+    """One picture, or many, as an iterable of what the preprocessing takes."""
+    if isinstance(pictures, Tensor):
+        array = pictures.detach().cpu()
+        if array.ndim not in (2, 3, 4):
+            raise VitrailError(f"a picture tensor is (channels, height, width), not {tuple(array.shape)}")
+        if array.ndim == 4:
+            return (_from_tensor(one) for one in array)
+        return [_from_tensor(array)]
+    if isinstance(pictures, np.ndarray):
+        return list(pictures) if pictures.ndim == 4 else [pictures]
+    if isinstance(pictures, (str, bytes, bytearray, memoryview, os.PathLike)) or hasattr(pictures, "read"):
+        return [pictures]
+    if hasattr(pictures, "convert") and hasattr(pictures, "size"):  # a PIL picture
+        return [pictures]
+    if not isinstance(pictures, Iterable):
+        raise VitrailError(f"a {type(pictures).__name__} is no picture: give a path, bytes, a PIL picture or an array")
+    return (_from_tensor(one) if isinstance(one, Tensor) else one for one in pictures)
+
+
+def _from_tensor(picture: Tensor) -> np.ndarray:
+    picture = picture.detach().cpu()
+    if picture.ndim == 3:
+        picture = picture.permute(1, 2, 0)
+    if picture.dtype in (torch.bfloat16, torch.float16):
+        picture = picture.float()
+    return np.ascontiguousarray(picture.numpy())
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _put_in_place(beside: Path, folder: Path) -> None:
+    """Flushes what was written, then renames it; an older folder steps aside first and goes last."""
+    for file in beside.iterdir():
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    old = None
+    if folder.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        os.rename(folder, old / folder.name)
+    os.rename(beside, folder)
+    directory = os.open(folder.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _card(classifier: Classifier, name: str, elsewhere: bool) -> str:
+    """The model card: what it is, and how to load it."""
+    config = classifier.model.config
+    count = sum(parameter.numel() for parameter in classifier.model.parameters())
+    kind = "ResNet" if isinstance(config, ResNetConfig) else "Vision Transformer"
+    tags = ["image-classification", "vitrail"] + ["timm"] * elsewhere
+    lines = ["---", "library_name: " + ("timm" if elsewhere else "vitrail"), "tags:"]
+    lines += [f"- {tag}" for tag in tags]
+    lines += ["---", f"# {name}", "", f"A {kind} with {count:,} parameters and {config.num_classes:,} classes.", ""]
+    lines += [f"Pictures: {classifier.preprocessing.describe()}.", "", "```python", "import vitrail", ""]
+    lines += [f'vitrail.load("{name}").predict("picture.jpg")', "```"]
+    if elsewhere:
+        lines += ["", "The same folder loads elsewhere:", "", "```python", "import timm, transformers", ""]
+        lines += [f'timm.create_model("local-dir:{name}", pretrained=True)']
+        lines += [f'transformers.AutoModelForImageClassification.from_pretrained("{name}")', "```"]
+    return "\n".join(lines) + "\n"

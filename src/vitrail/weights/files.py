@@ -1,0 +1,147 @@
+"""Reading checkpoint files without trusting them: safetensors, and `.pth` with nothing but tensors in it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from vitrail.errors import WeightsError
+
+State = dict[str, Tensor]
+
+# what a folder may call its weights, the first one found is taken
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "model.pth")
+# what training scripts wrap a state dict into, smoothed weights first
+WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model", "module")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise WeightsError(f"{path} cannot be read as JSON: {_one_line(error)}") from error
+    if not isinstance(content, dict):
+        raise WeightsError(f"{path} does not hold a JSON object")
+    return content
+
+
+def find_weights(folder: Path) -> Path:
+    """The file with the weights in a model folder."""
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise WeightsError(f"{folder} holds no weights: expected one of {', '.join(WEIGHT_FILES)}")
+
+
+def read_state(path: Path) -> State:
+    """The tensors of a checkpoint file, by name; wrappers and `module.` prefixes are taken off."""
+    if not path.is_file():
+        raise WeightsError(f"there is no file {path}: check the path")
+    if path.name.endswith(".index.json"):
+        return _read_shards(path)
+    with path.open("rb") as file:
+        head = file.read(16)
+    if not head:
+        raise WeightsError(f"{path} is empty: fetch it again")
+    if head[:1] == b"\x80" or head[:2] == b"PK":
+        return unwrap(_read_pickle(path), path)
+    if head[8:9] == b"{":
+        return unwrap(_read_safetensors(path), path)
+    raise WeightsError(
+        f"{path} is no checkpoint that is known here: it is neither safetensors nor a PyTorch file"
+        f" (it starts with {head[:8]!r})"
+    )
+
+
+def _read_safetensors(path: Path) -> State:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        missing = _missing_bytes(path)
+        if missing:
+            raise WeightsError(f"{path} is truncated: {missing:,} bytes are missing at its end; fetch it again") from error
+        raise WeightsError(f"{path} is not a readable safetensors file: {_one_line(error)}") from error
+
+
+def _missing_bytes(path: Path) -> int:
+    """How many bytes a safetensors file lacks, by its own header."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
+        if length > 100_000_000:
+            return 0
+        header = file.read(length)
+    if len(header) < length:
+        return int(length) - len(header)
+    try:
+        ends = [entry["data_offsets"][1] for name, entry in json.loads(header).items() if name != "__metadata__"]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return 0
+    return max(0, 8 + int(length) + max(ends, default=0) - size)
+
+
+def _read_pickle(path: Path) -> Any:
+    with path.open("rb") as file:
+        is_zip = file.read(2) == b"PK"
+    if is_zip:
+        try:
+            names = zipfile.ZipFile(path).namelist()
+        except (zipfile.BadZipFile, OSError) as error:
+            raise WeightsError(f"{path} is truncated or damaged ({_one_line(error)}); fetch it again") from error
+        if not any(name.endswith("data.pkl") for name in names):
+            raise WeightsError(f"{path} is a zip archive, but no PyTorch checkpoint")
+    try:
+        # nothing but tensors and plain containers is built; any other object is refused before it is made
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise WeightsError(
+            f"{path} is refused: it holds objects other than tensors, which could run code when read;"
+            " ask its author for a safetensors file, or save its state_dict alone"
+        ) from error
+    except Exception as error:  # torch raises many kinds on damaged files
+        raise WeightsError(f"{path} is no readable PyTorch file ({_one_line(error)}); fetch it again") from error
+
+
+def _read_shards(index: Path) -> State:
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise WeightsError(f"{index} has no weight_map")
+    state: State = {}
+    for name in sorted(set(shards.values())):
+        if Path(name).name != name:
+            raise WeightsError(f"{index} names a file outside of its folder: {name!r}")
+        state |= _read_safetensors(index.parent / name)
+    return state
+
+
+def unwrap(content: Any, path: Path) -> State:
+    """The state dict inside a checkpoint, without wrappers and `module.` prefixes."""
+    for _ in range(3):
+        if not isinstance(content, Mapping):
+            raise WeightsError(f"{path} holds a {type(content).__name__}, not a state dict")
+        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
+            break
+        content = inner
+    state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if not state:
+        raise WeightsError(f"{path} holds no tensors")
+    for prefix in ("module.", "_orig_mod."):
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

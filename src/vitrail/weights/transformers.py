@@ -1,0 +1,374 @@
+"""Hugging Face transformers' checkpoints: ViT, DeiT, DINOv2 (with and without registers) and CLIP's vision tower."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from vitrail.errors import WeightsError
+from vitrail.model.config import Pair, ResNetConfig, ViTConfig, pair
+from vitrail.pictures import Preprocessing
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.files import State
+from vitrail.weights.timm import custom_heads, mlp_ratio
+
+PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.", "clip.")
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+}
+WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "relu": "relu"}
+
+# theirs → ours, applied in this order to names without the model's prefix; spellings on disk and in memory differ
+RULES: tuple[tuple[str, str], ...] = (
+    (r"^embeddings\.cls_token$", "cls_token"),
+    (r"^embeddings\.distillation_token$", "dist_token"),
+    (r"^embeddings\.register_tokens$", "reg_token"),
+    (r"^embeddings\.position_embeddings$", "pos_embed"),
+    (r"^embeddings\.patch_embeddings\.projection\.", "patch_embed.proj."),
+    (r"^(?:vision_model\.)?embeddings\.class_embedding$", "cls_token"),
+    (r"^(?:vision_model\.)?embeddings\.patch_embedding\.", "patch_embed.proj."),
+    (r"^(?:vision_model\.)?embeddings\.position_embedding\.weight$", "pos_embed"),
+    (r"^(?:vision_model\.)?pre_layrnorm\.", "norm_pre."),
+    (r"^(?:vision_model\.)?post_layernorm\.", "norm."),
+    (r"^(?:vision_model\.)?(?:encoder\.layers?|layers)\.(\d+)\.", r"blocks.\1."),
+    (r"\.(?:layernorm_before|layer_norm1)\.", ".norm1."),
+    (r"\.(?:layernorm_after|layer_norm2)\.", ".norm2."),
+    (r"\.(?:attention\.attention\.(query|key|value)|(?:attention|self_attn)\.([qkv])_proj)\.", r".attn.\1\2."),
+    (r"\.attn\.(?:query)\.", ".attn.q."),
+    (r"\.attn\.(?:key)\.", ".attn.k."),
+    (r"\.attn\.(?:value)\.", ".attn.v."),
+    (r"\.(?:attention\.output\.dense|attention\.o_proj|self_attn\.out_proj)\.", ".attn.proj."),
+    (r"\.(?:intermediate\.dense|mlp\.weights_in)\.", ".mlp.fc1."),
+    (r"\.(?:output\.dense|mlp\.weights_out|mlp\.down_proj)\.", ".mlp.fc2."),
+    (r"\.layer_scale(\d)\.lambda1$", r".ls\1.gamma"),
+    (r"^layernorm\.", "norm."),
+    (r"^pooler\.dense\.", "pre_logits.fc."),
+    (r"^(?:classifier|cls_classifier|visual_projection)\.", "head."),
+    (r"^distillation_classifier\.", "head_dist."),
+)
+# not part of the picture model: mask tokens of pretraining, CLIP's text side, tables of indices
+DROPPED = re.compile(r"(^|\.)(mask_token|position_ids|logit_scale|text_model\..*|text_projection\..*|decoder\..*)$")
+
+
+def recognise(state: State) -> bool:
+    """Whether these are transformers' names."""
+    return any(
+        name.endswith(("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"))
+        for name in state
+    )
+
+
+def read(state: State, hub: Mapping[str, Any] | None = None, processor: Mapping[str, Any] | None = None,
+         **known: Any) -> Checkpoint:  # fmt: skip
+    """Understands a transformers state dict. `hub` is its config.json, `processor` its preprocessor_config.json."""
+    hub = dict(hub or {})
+    hub = {**hub, **hub["vision_config"]} if isinstance(hub.get("vision_config"), Mapping) else hub
+    is_clip = any("patch_embedding.weight" in name for name in state)
+    is_teacher = any(name.startswith("distillation_classifier.") for name in state)
+    ours = _rename(state)
+    if "pos_embed" in ours and ours["pos_embed"].ndim == 2:
+        ours["pos_embed"] = ours["pos_embed"][None]
+    if is_clip and ours["cls_token"].ndim == 1:
+        ours["cls_token"] = ours["cls_token"][None, None]
+    if "dist_token" in ours and not is_teacher:
+        ours["reg_token"] = ours.pop("dist_token")  # it takes part, but no head reads it: a register
+    has_classifier = any(name.startswith("classifier.") for name in state)
+    if is_clip and has_classifier:  # CLIPForImageClassification reads the patches before the last norm
+        ours.pop("norm.weight", None)
+        ours.pop("norm.bias", None)
+    if "head.weight" in ours and "head.bias" not in ours:
+        ours["head.bias"] = torch.zeros(ours["head.weight"].shape[0])
+    config, assumed = _infer(ours, hub, is_clip, has_classifier, known)
+    labels = hub.get("id2label")
+    classes = [str(labels[key]) for key in sorted(labels, key=int)] if labels else None
+    if classes and (len(classes) != config.num_classes or classes == [f"LABEL_{i}" for i in range(len(classes))]):
+        classes = None
+    registers = hub.get("model_type") == "dinov2_with_registers"
+    return Checkpoint(
+        "transformers",
+        config,
+        ours,
+        Preprocessing.from_transformers(processor) if processor else None,
+        classes,
+        resampling="dinov2_reg" if registers else "transformers",
+        assumed=assumed,
+    )
+
+
+def _rename(state: State) -> State:
+    packed: State = {}
+    for name, tensor in state.items():
+        if DROPPED.search(name):
+            continue
+        for prefix in PREFIXES:
+            name = name.removeprefix(prefix)
+        for pattern, to in RULES:
+            name = re.sub(pattern, to, name)
+        packed[name] = tensor
+    for name in [name for name in packed if ".attn.q." in name]:
+        parts = [name.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
+        if any(part not in packed for part in parts):
+            raise WeightsError(f"{name} has no key and value beside it: the checkpoint is not whole")
+        packed[name.replace(".attn.q.", ".attn.qkv.")] = torch.cat([packed.pop(part) for part in parts])
+    for name in [name for name in packed if ".mlp.gate_proj." in name]:
+        up = name.replace("gate_proj", "up_proj")
+        packed[name.replace("gate_proj", "fc1")] = torch.cat([packed.pop(name), packed.pop(up)])
+    return packed
+
+
+def _infer(
+    state: State, hub: Mapping[str, Any], is_clip: bool, has_classifier: bool, known: Mapping[str, Any]
+) -> tuple[ViTConfig, dict[str, Any]]:
+    weight = state["patch_embed.proj.weight"]
+    width, patch = weight.shape[0], (weight.shape[2], weight.shape[3])
+    depth = 1 + max((int(name.split(".")[1]) for name in state if name.startswith("blocks.")), default=0)
+    if "blocks.0.mlp.fc1.weight" not in state:
+        raise WeightsError("the transformers checkpoint has no blocks: it is not whole")
+    hidden, back = state["blocks.0.mlp.fc1.weight"].shape[0], state["blocks.0.mlp.fc2.weight"].shape[1]
+    registers = state["reg_token"].shape[1] if "reg_token" in state else 0
+    distilled = "dist_token" in state
+    customs = {
+        "num_heads": hub.get("num_attention_heads", custom_heads(width)),
+        "norm_eps": hub.get("layer_norm_eps", 1e-5 if is_clip else 1e-6 if "blocks.0.ls1.gamma" in state else 1e-12),
+    }
+    act = hub.get("hidden_act", "quick_gelu" if is_clip else "gelu")
+    if act not in ACTIVATIONS:
+        raise WeightsError(f"the activation {act!r} is not known here: known are {', '.join(ACTIVATIONS)}")
+    inner = state["blocks.0.attn.proj.weight"].shape[1]
+    positions = state["pos_embed"].shape[1]
+    size = known.get("img_size") or hub.get("image_size")
+    img_size = pair("img_size", size) if size else _square(positions - 1 - distilled, patch)
+    patches = (img_size[0] // patch[0]) * (img_size[1] // patch[1])
+    pool, final_norm = "token", "tokens"
+    if has_classifier and is_clip:
+        pool, final_norm = "mean", "none"
+    elif "head.weight" in state and state["head.weight"].shape[1] == 2 * width:
+        pool = "token_mean"
+    fields: dict[str, Any] = {
+        **customs,
+        "act": ACTIVATIONS[act],
+        "img_size": (img_size[0] // patch[0] * patch[0], img_size[1] // patch[1] * patch[1]),
+        "patch_size": patch,
+        "in_chans": weight.shape[1],
+        "patch_bias": "patch_embed.proj.bias" in state,
+        "embed_dim": width,
+        "depth": depth,
+        "head_dim": None if inner == width else inner // customs["num_heads"],
+        "mlp": "swiglu" if hidden == 2 * back else "plain",
+        "mlp_ratio": mlp_ratio(width, hidden),
+        "qkv_bias": "blocks.0.attn.qkv.bias" in state,
+        "layer_scale": hub.get("layerscale_value", 1.0) if "blocks.0.ls1.gamma" in state else None,
+        "pre_norm": "norm_pre.weight" in state,
+        "registers": registers,
+        "distilled": distilled,
+        "prefix_positions": "all" if positions == patches + 1 + distilled + registers else "class",
+        "pool": pool,
+        "final_norm": final_norm,
+        "pre_logits": state["pre_logits.fc.weight"].shape[0] if "pre_logits.fc.weight" in state else None,
+        "num_classes": state["head.weight"].shape[0] if "head.weight" in state else 0,
+        "dropout": hub.get("hidden_dropout_prob", 0.0),
+        "attn_dropout": hub.get("attention_probs_dropout_prob", hub.get("attention_dropout", 0.0)),
+        "drop_path": hub.get("drop_path_rate", 0.0),
+    }
+    fields["embed_dropout"] = fields["dropout"]
+    assumed = {} if hub else {**customs, "act": fields["act"]}
+    return ViTConfig(**(fields | dict(known))), assumed
+
+
+def _square(patches: int, patch: Pair) -> Pair:
+    side = round(max(patches, 0) ** 0.5)
+    if side * side != patches or not side:
+        raise WeightsError(f"{patches} positions make no square picture: give its img_size")
+    return side * patch[0], side * patch[1]
+
+
+def write(
+    config: ViTConfig | ResNetConfig, state: State, classes: list[str] | None = None
+) -> tuple[dict[str, Any], State]:
+    """config.json and tensors for `from_pretrained`; a WeightsError says what transformers cannot hold."""
+    if isinstance(config, ResNetConfig):
+        raise WeightsError("transformers has no architecture with BiT's ResNet in our form: save it for timm")
+    kind = _kind(config)
+    reason = _why_not(config, kind, state)
+    if reason:
+        raise WeightsError(f"transformers' {kind[1]} cannot hold {reason}")
+    model_type, architecture = kind
+    size: Any = config.img_size[0] if config.img_size[0] == config.img_size[1] else list(config.img_size)
+    patch: Any = config.patch_size[0] if config.patch_size[0] == config.patch_size[1] else list(config.patch_size)
+    hub: dict[str, Any] = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "dtype": "float32",
+        "hidden_size": config.embed_dim,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.num_heads,
+        "hidden_act": WRITTEN_ACTIVATIONS[config.act],
+        "layer_norm_eps": config.norm_eps,
+        "image_size": size,
+        "patch_size": patch,
+        "num_channels": config.in_chans,
+    }
+    if model_type == "clip_vision_model":
+        hub |= {"intermediate_size": config.mlp_dim, "projection_dim": config.num_classes}
+        hub |= {"attention_dropout": config.attn_dropout}
+    else:
+        hub |= {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.attn_dropout}
+        hub |= {"qkv_bias": config.qkv_bias}
+    if model_type in ("vit", "deit"):
+        hub |= {"intermediate_size": config.mlp_dim}
+        if config.head_dim is not None:
+            hub |= {"head_dim": config.head_dim}
+        if config.pre_logits is not None:
+            hub |= {"pooler_output_size": config.pre_logits, "pooler_act": "tanh"}
+    if model_type.startswith("dinov2"):
+        hub |= {"mlp_ratio": _dinov2_ratio(config), "use_swiglu_ffn": config.mlp == "swiglu"}
+        hub |= {"layerscale_value": config.layer_scale}
+        if config.registers:
+            hub |= {"num_register_tokens": config.registers}
+    if config.num_classes and model_type != "clip_vision_model":
+        names = classes or [f"LABEL_{i}" for i in range(config.num_classes)]
+        hub |= {"id2label": {str(i): name for i, name in enumerate(names)}}
+        hub |= {"label2id": {name: i for i, name in enumerate(names)}}
+    return hub, _write_state(config, state, kind)
+
+
+def _kind(config: ViTConfig) -> tuple[str, str]:
+    """model_type and class in transformers."""
+    if config.distilled:
+        return "deit", "DeiTForImageClassificationWithTeacher"
+    if config.pre_norm:
+        return "clip_vision_model", "CLIPVisionModelWithProjection"
+    if config.layer_scale is not None:
+        kind, name = ("dinov2_with_registers", "WithRegisters") if config.registers else ("dinov2", "")
+        return kind, f"Dinov2{name}" + ("ForImageClassification" if config.num_classes else "Model")
+    if config.registers:
+        return "deit", "DeiTForImageClassification"
+    return "vit", "ViTForImageClassification" if config.num_classes else "ViTModel"
+
+
+def _dinov2_ratio(config: ViTConfig) -> int | None:
+    """The whole-numbered mlp_ratio from which transformers makes this hidden width."""
+    for ratio in range(1, 17):
+        hidden = config.embed_dim * ratio
+        if config.mlp == "swiglu":
+            hidden = 2 * ((int(hidden * 2 / 3) + 7) // 8 * 8)
+        if hidden == config.mlp_dim:
+            return ratio
+    return None
+
+
+def _why_not(config: ViTConfig, kind: tuple[str, str], state: State) -> str | None:
+    model_type, architecture = kind
+    dino, clip = model_type.startswith("dinov2"), model_type == "clip_vision_model"
+    head_bias = state.get("head.bias")
+    checks = (
+        (config.class_token, "a model without class token"),
+        (config.positions != "none", "a model without positions"),
+        (config.positions != "learned_2d", "factorised 2-D positions"),
+        (not config.rope and not config.relative_bias, "rope or relative_bias"),
+        (config.backbone is None and not config.conv_stem, "a network before the patches"),
+        (config.stride is None and config.patch_norm == "none", "overlapping or normed patches"),
+        (config.norm == "layer", "RMSNorm"),
+        (not config.qk_norm, "QK-norm"),
+        (config.attn_scale is None, "an attention scale of its own"),
+        (not config.levels, "several levels before the head"),
+        (config.final_norm == "tokens", "this final norm"),
+        (config.pool == ("token_mean" if dino and config.num_classes else "token"), f"pooling by {config.pool}"),
+        (config.mlp == "plain" or dino, "SwiGLU"),
+        (config.patch_bias != clip, "this patch bias"),
+        (config.pre_logits is None or architecture == "ViTModel", "pre_logits together with a head"),
+        (config.head_dim is None or model_type in ("vit", "deit"), "a head_dim other than embed_dim / num_heads"),
+        (not dino or _dinov2_ratio(config) is not None, f"an MLP of width {config.mlp_dim}"),
+        (not dino or config.img_size[0] == config.img_size[1], "pictures that are not square"),
+        (not (dino and config.distilled), "LayerScale in a distilled model"),
+        (config.layer_scale is None or dino, "LayerScale"),
+        (not clip or config.num_classes > 0, "a model without projection"),
+        (not clip or (head_bias is not None and not bool(head_bias.any())), "a bias in CLIP's projection"),
+        (not clip or (config.qkv_bias and not config.registers), "qkv_bias=False or registers"),
+        (not clip or config.img_size[0] == config.img_size[1], "pictures that are not square"),
+        (model_type != "deit" or config.registers == 0 or config.registers == 1, "more than one register"),
+        (model_type != "deit" or config.num_classes > 0, "a model without head"),
+        (model_type == "dinov2_with_registers" or config.prefix_positions == "all", "tokens without positions"),
+        (model_type != "dinov2_with_registers" or config.prefix_positions != "all", "registers with positions"),
+    )
+    return next((reason for ok, reason in checks if not ok), None)
+
+
+def _write_state(config: ViTConfig, state: State, kind: tuple[str, str]) -> State:
+    """Our tensors under their names, as they stand on disk."""
+    model_type, architecture = kind
+    clip, dino = model_type == "clip_vision_model", model_type.startswith("dinov2")
+    prefix = "vision_model." if clip else "" if architecture.endswith("Model") else f"{model_type}."
+    out: State = {}
+
+    def put(name: str, tensor: torch.Tensor) -> None:
+        out[name] = tensor.contiguous().clone()
+
+    if config.prefix_positions == "none" and model_type == "dinov2_with_registers":
+        state = dict(state)
+        zero = torch.zeros_like(state["pos_embed"][:, :1])
+        state["pos_embed"] = torch.cat([zero, state["pos_embed"]], dim=1)
+    names = {
+        "cls_token": "embeddings.cls_token",
+        "dist_token": "embeddings.distillation_token",
+        "reg_token": "embeddings.distillation_token" if model_type == "deit" else "embeddings.register_tokens",
+        "pos_embed": "embeddings.position_embeddings",
+        "patch_embed.proj": "embeddings.patch_embeddings.projection",
+        "norm": "layernorm",
+        "pre_logits.fc": "pooler.dense",
+    }
+    layer = "encoder.layer"
+    inside = {
+        "norm1": "norm1" if dino else "layernorm_before",
+        "norm2": "norm2" if dino else "layernorm_after",
+        "attn.proj": "attention.output.dense",
+        "mlp.fc1": "mlp.fc1" if dino else "intermediate.dense",
+        "mlp.fc2": "mlp.fc2" if dino else "output.dense",
+    }
+    qkv = [f"attention.attention.{part}" for part in ("query", "key", "value")]
+    if config.mlp == "swiglu":
+        inside |= {"mlp.fc1": "mlp.weights_in", "mlp.fc2": "mlp.weights_out"}
+    if clip:
+        names |= {"patch_embed.proj": "embeddings.patch_embedding", "norm_pre": "pre_layrnorm", "norm": "post_layernorm"}
+        layer = "encoder.layers"
+        inside = {"norm1": "layer_norm1", "norm2": "layer_norm2", "attn.proj": "self_attn.out_proj"}
+        inside |= {"mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}
+        qkv = [f"self_attn.{part}_proj" for part in "qkv"]
+    heads = {"head": "cls_classifier" if config.distilled else "classifier", "head_dist": "distillation_classifier"}
+    for name, tensor in state.items():
+        base, _, leaf = name.rpartition(".")
+        if block := re.fullmatch(r"blocks\.(\d+)\.(.+)", base):
+            where = f"{prefix}{layer}.{block[1]}"
+            if block[2] == "attn.qkv":
+                for part, piece in zip(qkv, tensor.chunk(3), strict=True):
+                    put(f"{where}.{part}.{leaf}", piece)
+            elif scale := re.fullmatch(r"ls(\d)", block[2]):
+                put(f"{where}.layer_scale{scale[1]}.lambda1", tensor)
+            else:
+                put(f"{where}.{inside[block[2]]}.{leaf}", tensor)
+        elif base in heads:
+            if not clip:
+                put(f"{heads[base]}.{leaf}", tensor)
+            elif leaf == "weight":
+                put("visual_projection.weight", tensor)
+        elif clip and name == "cls_token":
+            put(f"{prefix}embeddings.class_embedding", tensor.flatten())
+        elif clip and name == "pos_embed":
+            put(f"{prefix}embeddings.position_embedding.weight", tensor[0])
+        elif name in names:
+            put(f"{prefix}{names[name]}", tensor)
+        else:
+            put(f"{prefix}{names[base]}.{leaf}", tensor)
+    if dino:
+        put(f"{prefix}embeddings.mask_token", torch.zeros(1, config.embed_dim))
+    return out
+
