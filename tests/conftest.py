@@ -1,0 +1,38 @@
+"""Where the real data is that some tests need; without it they skip and say so."""
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+DATA = Path(os.environ.get("VITRAIL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def _need(path: Path) -> Path:
+    if not path.exists():
+        pytest.skip(f"real data is not here: {path.name} (set VITRAIL_TEST_DATA to the folder that has it)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def deit_tiny() -> Path:
+    """The real weights of DeiT-Tiny."""
+    return _need(DATA / "deit-tiny" / "deit_tiny_patch16_224.safetensors")
+
+
+@pytest.fixture(scope="session")
+def imagenet_sample(tmp_path_factory) -> Path:
+    """A folder with one validation picture of each of ImageNet's 1,000 classes: <wordnet id>/*.JPEG."""
+    archive = _need(DATA / "imagenet-sample.tar")
+    folder = tmp_path_factory.mktemp("imagenet")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def imagenet_classes() -> list[tuple[str, str]]:
+    """(wordnet id, name) in the order of a classifier's outputs."""
+    return [tuple(pair) for pair in json.loads(_need(DATA / "imagenet-classes.json").read_text())]
