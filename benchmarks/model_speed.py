@@ -114,7 +114,9 @@ def measure(name: str, device: str, train: bool, compiled: bool, rounds: int, bu
 def hardware(device: str) -> str:
     if device == "cuda":
         return torch.cuda.get_device_name()
-    names = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    names = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
     return f"{names[0]}, {torch.get_num_threads()} threads" if names else platform.processor()
 
 
@@ -128,7 +130,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     versions = {"torch": torch.__version__, "timm": timm.__version__, "vitrail": vitrail.__version__}
-    head = {"hardware": hardware(args.device), "date": time.strftime("%Y-%m-%d"), "python": platform.python_version(), **versions}
+    head = {
+        "hardware": hardware(args.device),
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        **versions,
+    }
     lines = [head]
     print(json.dumps(head), flush=True)
     torch.set_float32_matmul_precision("high")

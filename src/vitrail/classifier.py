@@ -19,12 +19,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.errors import ConfigError, VitrailError, WeightsError
-from vitrail.model.config import ResNetConfig, ViTConfig, pair
+from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.fields import pair
 from vitrail.model.resnet import ResNet
 from vitrail.model.vit import ViT
 from vitrail.model.zoo import find
 from vitrail.pictures import Preprocessing
-from vitrail.weights import Checkpoint, read_checkpoint, timm
+from vitrail.weights import Checkpoint, read_checkpoint, timm, to_timm
 from vitrail.weights.files import find_weights, read_json, read_state
 
 FORMAT = 1  # of the model folder; raised when an older vitrail could no longer read it
@@ -97,11 +98,10 @@ class Classifier:
         weight = next(self.model.parameters())
         was_training = self.model.training
         self.model.eval()
-        rows = []
         try:
             with torch.inference_mode():
-                for batch in self._batches(pictures, batch_size):
-                    rows.append(self.model(batch.to(weight.device, weight.dtype)).float().cpu())
+                batches = self._batches(pictures, batch_size)
+                rows = [self.model(batch.to(weight.device, weight.dtype)).float().cpu() for batch in batches]
         finally:
             self.model.train(was_training)
         return torch.cat(rows) if rows else torch.empty(0, len(self.classes))
@@ -136,6 +136,8 @@ class Classifier:
             preprocessing = default_preprocessing(model.config, _zoo_name(path))
             assumed["preprocessing"] = preprocessing.describe()
         classes = checkpoint.classes
+        if classes is None and checkpoint.config.num_classes == 1000:
+            classes, assumed["classes"] = _imagenet_names(), "ImageNet-1k's"
         if img_size is not None:
             size = pair("img_size", img_size)
             if isinstance(model, ViT):
@@ -148,6 +150,7 @@ class Classifier:
         if num_classes is not None and num_classes != model.config.num_classes:
             model.reset_head(num_classes)
             classes = None
+            assumed.pop("classes", None)
         return cls(model.eval(), preprocessing, classes, assumed=assumed)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -162,9 +165,9 @@ class Classifier:
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
         config = self.model.config
         try:
-            form = timm.write(config, state)
+            form = to_timm.write(config, state)
             state, config = form.state, form.config
-            plain = timm.hub_config(form, self.preprocessing, self.classes)
+            plain = to_timm.hub_config(form, self.preprocessing, self.classes)
         except WeightsError as reason:
             warnings.warn(f"{folder} loads in vitrail alone: {reason}", UserWarning, stacklevel=2)
             plain = {"num_classes": config.num_classes, "label_names": self.classes}
@@ -202,6 +205,13 @@ def default_preprocessing(config: ViTConfig | ResNetConfig, name: str | None = N
     if config.in_chans != 3:
         statistics = {"mean": (0.5,) * config.in_chans, "std": (0.5,) * config.in_chans}
     return Preprocessing(size=config.img_size, crop_pct=1.0 if large else 0.9, **statistics)
+
+
+def _imagenet_names() -> list[str]:
+    """What a checkpoint with 1,000 classes and no names was, by all custom, trained on."""
+    from torchvision.models import ViT_B_16_Weights
+
+    return list(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"])
 
 
 def _zoo_name(path: Path) -> str | None:

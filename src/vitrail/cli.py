@@ -52,10 +52,10 @@ def models(name: str = "*", /, *, as_json: Annotated[bool, Parameter(name="--jso
             _print_json({"models": found})
             return 0
         cells = [["name", "paper", "picture", "tokens", "parameters", "GFLOP"]]
-        for row in found:
-            size = f"{row['img_size'][0]} x {row['img_size'][1]}"
-            count = f"{row['parameters']:,}"
-            cells.append([row["name"], row["title"], size, str(row["tokens"] or "-"), count, f"{row['gflop']:.1f}"])
+        for line in found:
+            size = f"{line['img_size'][0]} x {line['img_size'][1]}"
+            count = f"{line['parameters']:,}"
+            cells.append([line["name"], line["title"], size, str(line["tokens"] or "-"), count, f"{line['gflop']:.1f}"])
         _print_table(cells, right={3, 4, 5})
         print(f"\n{len(found)} models. GFLOP is 2 x multiply-accumulate, forward, one picture.")
         return 0
@@ -170,7 +170,9 @@ def _pictures(sources: Iterable[Path]) -> Iterable[Path]:
         if source.is_dir():
             files = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
             if not files:
-                raise VitrailError(f"there are no pictures in {source}: it is searched for {' '.join(sorted(SUFFIXES))}")
+                raise VitrailError(
+                    f"there are no pictures in {source}: it is searched for {' '.join(sorted(SUFFIXES))}"
+                )
             yield from files
         elif source.exists():
             yield source

@@ -52,9 +52,9 @@ def resnets(draw: st.DrawFn, **fixed: Any) -> dict[str, Any]:
 
 
 @st.composite
-def vits(draw: st.DrawFn) -> dict[str, Any]:
-    """Fields of a ViT small enough to run at once, drawn among all options; some combinations are none."""
-    chans, depth = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+def fronts(draw: st.DrawFn) -> dict[str, Any]:
+    """Pictures, and what cuts them into patches."""
+    chans = draw(st.integers(1, 4))
     front = draw(st.sampled_from(["patches", "patches", "stride", "conv_stem", "backbone"]))
     patch = (draw(st.sampled_from([2, 3, 4])), draw(st.sampled_from([2, 3, 4])))
     grid = (draw(st.integers(1, 4)), draw(st.integers(1, 4)))
@@ -70,6 +70,20 @@ def vits(draw: st.DrawFn) -> dict[str, Any]:
             backbone["preact"] = False
         shrunk = (1 if backbone["small_stem"] else 4) * 2 ** max(len(backbone["layers"]) - 1, 0)
     step = stride or patch
+    return {
+        "img_size": tuple(shrunk * (p + (n - 1) * s) for p, n, s in zip(patch, grid, step, strict=True)),
+        "patch_size": patch,
+        "stride": stride,
+        "in_chans": chans,
+        "conv_stem": conv_stem,
+        "backbone": backbone,
+    }
+
+
+@st.composite
+def vits(draw: st.DrawFn) -> dict[str, Any]:
+    """Fields of a ViT small enough to run at once, drawn among all options; some combinations are none."""
+    depth = draw(st.integers(1, 3))
     heads, head_dim = draw(st.sampled_from([1, 2, 3, 4])), draw(often(None, st.sampled_from([4, 5, 8])))
     pool, class_token = draw(literals("pool")), draw(often(True, st.booleans()))
     final_norm = draw(often("tokens", literals("final_norm")))
@@ -77,14 +91,9 @@ def vits(draw: st.DrawFn) -> dict[str, Any]:
     plain_head = pool != "map" and final_norm != "pooled" and not distilled
     mlp = draw(often("plain", literals("mlp")))
     return {
-        "img_size": tuple(shrunk * (p + (n - 1) * s) for p, n, s in zip(patch, grid, step, strict=True)),
-        "patch_size": patch,
-        "stride": stride,
-        "in_chans": chans,
+        **draw(fronts()),
         "patch_bias": draw(st.booleans()),
         "patch_norm": draw(literals("patch_norm")),
-        "conv_stem": conv_stem,
-        "backbone": backbone,
         "dynamic_img_size": draw(st.booleans()),
         "class_token": class_token,
         "registers": draw(often(0, st.integers(1, 3))),
@@ -148,7 +157,8 @@ def check(config: ViTConfig | ResNetConfig, width: int) -> None:
     assert parameters(config) == sum(p.numel() for p in model.parameters())
 
     model, picture = model.to("meta"), torch.empty(1, config.in_chans, *config.img_size, device="meta")
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    model.requires_grad_(False)
+    with FlopCounterMode(display=False) as counter:
         features = model.forward_features(picture)
         model.forward_head(features)
     assert flops(config) == counter.get_total_flops()
@@ -205,8 +215,10 @@ def test_the_drawn_configurations_are_mostly_accepted_and_have_every_option() ->
 
 
 @settings(max_examples=300, **QUIET)
-@given(vits(), st.integers(1, 70), st.integers(1, 70))
-def test_the_size_that_is_proposed_for_one_that_does_not_fit_fits(args: dict[str, Any], height: int, width: int) -> None:
+@given(fronts(), st.integers(1, 70), st.integers(1, 70))
+def test_the_size_that_is_proposed_for_one_that_does_not_fit_fits(
+    args: dict[str, Any], height: int, width: int
+) -> None:
     accepted(ViTConfig, args)
     try:
         ViTConfig(**args | {"img_size": (height, width)})

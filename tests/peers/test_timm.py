@@ -11,7 +11,7 @@ import vitrail
 from vitrail.errors import WeightsError
 from vitrail.model.walk import parameters
 from vitrail.model.zoo import create, zoo
-from vitrail.weights import read_checkpoint
+from vitrail.weights import read_checkpoint, to_timm
 from vitrail.weights import timm as family
 
 timm = pytest.importorskip("timm", reason="timm is not installed: uv run --all-extras pytest")
@@ -37,7 +37,10 @@ ARCHITECTURES = {
     "qk-norm": ("vit_base_patch16_224", {"qk_norm": True}),
     "no qkv bias": ("vit_base_patch16_224", {"qkv_bias": False}),
     "mean": ("vit_base_patch16_224", {"global_pool": "avg"}),
-    "mean without class token": ("vit_base_patch16_224", {"global_pool": "avg", "class_token": False, "fc_norm": False}),
+    "mean without class token": (
+        "vit_base_patch16_224",
+        {"global_pool": "avg", "class_token": False, "fc_norm": False},
+    ),
     "attention pooling": ("vit_base_patch16_siglip_224", {}),
     "no positions": ("vit_base_patch16_224", {"pos_embed": "none"}),
     "rms norm": ("vit_base_patch16_224", {"norm_layer": "rmsnorm"}),
@@ -83,7 +86,7 @@ def test_a_checkpoint_of_timm_gives_the_same_logits_here_and_the_same_tensors_ba
     assert 0.05 < wanted.std() < 20
     torch.testing.assert_close(ours(pictures), wanted, atol=1e-5, rtol=1e-5)
 
-    back = family.write(ours.config, ours.state_dict())
+    back = to_timm.write(ours.config, ours.state_dict())
     again = timm.create_model(back.architecture, num_classes=ours.config.num_classes, **back.model_args)
     again.load_state_dict(back.state)  # strict: no name missing, none too many
     for name, tensor in peer.state_dict().items():
@@ -158,7 +161,7 @@ def test_every_vit_of_timm_is_understood_or_refused_by_name(name: str) -> None:
         peer = timm.create_model(name)
     hub = {"architecture": name, "pretrained_cfg": peer.pretrained_cfg, "global_pool": peer.global_pool}
     if EXOTIC.search(name):
-        with pytest.raises(WeightsError, match="not those of a plain ViT|does not fit|pools by"):
+        with pytest.raises(WeightsError, match=r"not those of a plain ViT|does not fit|pools by"):
             family.read(dict(peer.state_dict()), hub).build()
         return
     block, config = peer.blocks[0], family.read(dict(peer.state_dict()), hub).config
@@ -168,7 +171,10 @@ def test_every_vit_of_timm_is_understood_or_refused_by_name(name: str) -> None:
     assert {key: tensor.shape for key, tensor in ours.state_dict().items()} == expected
     assert config.num_heads == block.attn.num_heads
     assert config.norm_eps == pytest.approx(block.norm1.eps)
-    activation = type(getattr(block.mlp, "act", None)).__name__, getattr(getattr(block.mlp, "act", None), "approximate", "")
+    activation = (
+        type(getattr(block.mlp, "act", None)).__name__,
+        getattr(getattr(block.mlp, "act", None), "approximate", ""),
+    )
     if config.mlp == "plain":
         wanted = {"gelu": ("GELU", "none"), "gelu_tanh": ("GELUTanh", ""), "quick_gelu": ("QuickGELU", "")}
         assert activation == wanted[config.act]

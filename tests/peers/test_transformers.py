@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import vitrail
-from vitrail.weights import read_checkpoint
+from vitrail.weights import read_checkpoint, to_transformers
 from vitrail.weights import transformers as family
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: uv run --all-extras pytest")
@@ -79,7 +79,7 @@ def test_a_checkpoint_of_transformers_gives_the_same_logits_and_the_same_tensors
     assert 0.05 < wanted.std() < 20
     torch.testing.assert_close(ours(pictures), wanted, atol=1e-5, rtol=1e-5)
 
-    config, state = family.write(ours.config, ours.state_dict())
+    config, state = to_transformers.write(ours.config, ours.state_dict())
     on_disk = load_file(tmp_path / "theirs" / "model.safetensors")
     assert state.keys() == on_disk.keys()
     assert all(torch.equal(state[name], on_disk[name]) for name in on_disk)

@@ -39,4 +39,4 @@ class Block(nn.Module):
         """Tokens in, tokens out; with `read`, only that many of the first tokens come out."""
         h = self.attn(self.norm1(x), turn, offsets, mask, read, weights)
         x = x[:, :read] + self.drop_path1(self.ls1(h))
-        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))

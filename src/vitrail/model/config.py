@@ -2,98 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Literal
 
 from vitrail.errors import ConfigError
+from vitrail.model.fields import JsonFields, Pair, fraction, number, pair, positive, whole_numbers
 
-Pair = tuple[int, int]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu"]
 Positions = Literal["learned", "learned_2d", "sincos_1d", "sincos_2d", "none"]
 Pool = Literal["token", "mean", "map", "token_mean"]
 
 
-class _Json:
-    """JSON in, JSON out, for a frozen dataclass; an unknown key is an error that suggests the nearest."""
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dictionary, which `from_json` turns into an equal configuration."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[call-overload]
-        return plain
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Any:
-        """The configuration that `to_json` described."""
-        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        for key in plain:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"{cls.__name__} has no field {key!r}{hint}")
-        return cls(**plain)
-
-    def replace(self, **changes: Any) -> Any:
-        """The same configuration with some fields changed."""
-        return type(self).from_json({**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, **changes})  # type: ignore[arg-type]
-
-    def _check_types(self) -> None:
-        """Checks literals, numbers and truth values, so that a bad value is named and not met later as a crash."""
-        hints = get_type_hints(type(self))
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, hint = getattr(self, field.name), hints[field.name]
-            if getattr(hint, "__origin__", None) is Literal and value not in get_args(hint):
-                choices = ", ".join(repr(c) for c in get_args(hint))
-                near = difflib.get_close_matches(str(value), get_args(hint), 1)
-                hint_text = f"; did you mean {near[0]!r}?" if near else ""
-                raise ConfigError(f"{field.name}={value!r} is none of {choices}{hint_text}")
-            if hint is bool and not isinstance(value, bool):
-                raise ConfigError(f"{field.name}={value!r} must be true or false")
-            if hint is int and (not isinstance(value, int) or isinstance(value, bool)):
-                raise ConfigError(f"{field.name}={value!r} must be a whole number")
-            if hint is float:
-                object.__setattr__(self, field.name, _number(field.name, value))
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{name}={value!r} must be a finite number")
-    return float(value)
-
-
-def pair(name: str, value: Any) -> Pair:
-    """(height, width) from a number or a pair."""
-    numbers = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value, value]
-    if len(numbers) != 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in numbers):
-        raise ConfigError(f"{name}={value!r} must be a positive whole number, or a pair of them: (height, width)")
-    return numbers[0], numbers[1]
-
-
-def _whole(name: str, value: Any) -> tuple[int, ...]:
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ConfigError(f"{name}={value!r} must be a list of whole numbers")
-    if any(isinstance(n, bool) or not isinstance(n, int) for n in value):
-        raise ConfigError(f"{name}={value!r} must be a list of whole numbers")
-    return tuple(value)
-
-
-def _positive(config: Any, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) <= 0:
-            raise ConfigError(f"{name}={getattr(config, name)} must be greater than 0")
-
-
-def _fraction(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name}={value} must lie in [0, 1): it is the probability of dropping")
-
-
 @dataclass(frozen=True, kw_only=True)
-class ResNetConfig(_Json):
+class ResNetConfig(JsonFields):
     """A ResNet with weight-standardised convolutions and group norm (BiT): the paper's baseline and hybrid stem."""
 
     img_size: Pair = (224, 224)
@@ -112,9 +34,9 @@ class ResNetConfig(_Json):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "img_size", pair("img_size", self.img_size))
-        object.__setattr__(self, "layers", _whole("layers", self.layers))
-        self._check_types()
-        _positive(self, "in_chans", "width", "groups", "norm_eps", "weight_eps")
+        object.__setattr__(self, "layers", whole_numbers("layers", self.layers))
+        self.check_types()
+        positive(self, "in_chans", "width", "groups", "norm_eps", "weight_eps")
         if self.num_classes < 0:
             raise ConfigError(f"num_classes={self.num_classes} must be 0 (features) or more")
         if len(self.layers) > 5 or any(n < 1 for n in self.layers):
@@ -139,7 +61,7 @@ class ResNetConfig(_Json):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig(_Json):
+class ViTConfig(JsonFields):
     """A Vision Transformer. The defaults are the paper's ViT-B/16 with a linear head on the class token."""
 
     # pictures and patches
@@ -205,27 +127,27 @@ class ViTConfig(_Json):
         if self.stride is not None:
             stride = pair("stride", self.stride)
             put(self, "stride", None if stride == self.patch_size else stride)
-        put(self, "conv_stem", _whole("conv_stem", self.conv_stem))
-        put(self, "levels", _whole("levels", self.levels))
+        put(self, "conv_stem", whole_numbers("conv_stem", self.conv_stem))
+        put(self, "levels", whole_numbers("levels", self.levels))
         if isinstance(self.backbone, Mapping):
             put(self, "backbone", ResNetConfig.from_json(self.backbone))
         for name in ("attn_scale", "layer_scale"):
             if getattr(self, name) is not None:
-                put(self, name, _number(name, getattr(self, name)))
+                put(self, name, number(name, getattr(self, name)))
         if isinstance(self.drop_path, Sequence):
-            put(self, "drop_path", tuple(_number("drop_path", rate) for rate in self.drop_path))
+            put(self, "drop_path", tuple(number("drop_path", rate) for rate in self.drop_path))
         else:
-            put(self, "drop_path", _number("drop_path", self.drop_path))
+            put(self, "drop_path", number("drop_path", self.drop_path))
         if self.head_bias != "prior":
-            put(self, "head_bias", _number("head_bias", self.head_bias))
-        self._check_types()
+            put(self, "head_bias", number("head_bias", self.head_bias))
+        self.check_types()
         self._check_patches()
         self._check_blocks()
         self._check_tokens()
         self._check_head()
 
     def _check_patches(self) -> None:
-        _positive(self, "in_chans")
+        positive(self, "in_chans")
         if self.backbone and self.conv_stem:
             raise ConfigError("backbone and conv_stem cannot both come before the patches: choose one")
         if self.backbone and (self.backbone.in_chans != self.in_chans):
@@ -237,7 +159,7 @@ class ViTConfig(_Json):
         self.grid_of(self.img_size)
 
     def _check_blocks(self) -> None:
-        _positive(self, "embed_dim", "depth", "num_heads", "mlp_ratio", "norm_eps", "rope_theta")
+        positive(self, "embed_dim", "depth", "num_heads", "mlp_ratio", "norm_eps", "rope_theta")
         if self.head_dim is None and self.embed_dim % self.num_heads:
             raise ConfigError(
                 f"embed_dim={self.embed_dim} is no multiple of num_heads={self.num_heads}: change one, or give head_dim"
@@ -252,11 +174,11 @@ class ViTConfig(_Json):
         if self.mlp == "swiglu" and self.mlp_dim % 2:
             raise ConfigError(f"SwiGLU halves the MLP's width, which is {self.mlp_dim} here: change mlp_ratio")
         if self.attn_scale is not None:
-            _positive(self, "attn_scale")
+            positive(self, "attn_scale")
         for name in ("dropout", "attn_dropout", "embed_dropout", "head_dropout"):
-            _fraction(name, getattr(self, name))
+            fraction(name, getattr(self, name))
         for rate in self.drop_path if isinstance(self.drop_path, tuple) else (self.drop_path,):
-            _fraction("drop_path", rate)
+            fraction("drop_path", rate)
         if isinstance(self.drop_path, tuple) and len(self.drop_path) != self.depth:
             raise ConfigError(f"drop_path has {len(self.drop_path)} rates for {self.depth} blocks: give one per block")
 

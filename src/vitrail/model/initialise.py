@@ -77,7 +77,7 @@ def _glorot(weight: Tensor) -> None:
     nn.init.uniform_(weight, -bound, bound)
 
 
-def initialise_head(head: nn.Module, config: ViTConfig) -> None:
+def initialise_head(head: nn.Module | None, config: ViTConfig) -> None:
     """Zero weights and a chosen bias, if the configuration asks for them."""
     if not isinstance(head, nn.Linear):
         return

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
-from vitrail.model.config import Pair, ViTConfig
+from vitrail.model.config import ViTConfig
+from vitrail.model.fields import Pair
 from vitrail.model.layers import make_norm
 from vitrail.model.resnet import make_backbone
 
@@ -57,8 +58,8 @@ class PatchEmbed(nn.Module):
         batch, chans, height, width = x.shape
         if chans != self.proj.in_channels:
             raise ConfigError(f"the model reads {self.proj.in_channels} channels, but the picture has {chans}")
-        h, w = (height - p) // s + 1, (width - q) // t + 1  # type: ignore[operator]
+        h, w = (height - p) // s + 1, (width - q) // t + 1
         if (p, q) != (s, t):
-            return F.unfold(x, (p, q), stride=(s, t)).transpose(1, 2), (h, w)  # type: ignore[arg-type]
-        x = x.reshape(batch, chans, h, p, w, q).permute(0, 2, 4, 1, 3, 5)  # type: ignore[arg-type]
-        return x.reshape(batch, h * w, chans * p * q), (h, w)  # type: ignore[operator]
+            return F.unfold(x, (p, q), stride=(s, t)).transpose(1, 2), (h, w)
+        x = x.reshape(batch, chans, h, p, w, q).permute(0, 2, 4, 1, 3, 5)
+        return x.reshape(batch, h * w, chans * p * q), (h, w)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.model.config import Pair
+from vitrail.model.fields import Pair
 
 Resampling = Literal["timm", "timm_npz", "google", "transformers", "torchvision", "dinov2", "dinov2_reg"]
 

@@ -92,7 +92,7 @@ class Bottleneck(nn.Module):
         if self.preact:
             h = self.norm1(x)
             shortcut = x if isinstance(self.downsample, nn.Identity) else self.downsample(h)
-            return shortcut + self.conv3(self.norm3(self.conv2(self.norm2(self.conv1(h)))))  # type: ignore[no-any-return]
+            return shortcut + self.conv3(self.norm3(self.conv2(self.norm2(self.conv1(h)))))
         h = self.norm2(self.conv2(self.norm1(self.conv1(x))))
         return F.relu(self.downsample(x) + self.norm3(self.conv3(h)))
 
@@ -106,7 +106,7 @@ class Stage(nn.Module):
         self.blocks = nn.Sequential(first, *(Bottleneck(config, out, out, 1, first=False) for _ in range(depth - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.blocks(x)  # type: ignore[no-any-return]
+        return self.blocks(x)
 
 
 def make_stem(config: ResNetConfig) -> nn.Sequential:
@@ -137,7 +137,7 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, out_chans, h, w)."""
-        return self.norm(self.stages(self.stem(x)))  # type: ignore[no-any-return]
+        return self.norm(self.stages(self.stem(x)))
 
 
 def make_backbone(config: ResNetConfig) -> nn.Module:
@@ -153,7 +153,7 @@ class ClassifierHead(nn.Module):
         self.fc = nn.Conv2d(chans, num_classes, 1) if num_classes else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x[..., None, None])[..., 0, 0]  # type: ignore[no-any-return]
+        return self.fc(x[..., None, None])[..., 0, 0]
 
 
 class ResNet(Backbone):
@@ -192,7 +192,7 @@ class ResNet(Backbone):
 
     def forward_head(self, features: Tensor) -> Tensor:
         """(batch, classes) from the feature map."""
-        return self.head(features.mean(dim=(2, 3)))  # type: ignore[no-any-return]
+        return self.head(features.mean(dim=(2, 3)))
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Logits: (batch, classes)."""

@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.errors import ConfigError
 from vitrail.model.attention import AttentionPool
 from vitrail.model.block import Block
-from vitrail.model.config import Pair, ViTConfig, pair
+from vitrail.model.config import ViTConfig
+from vitrail.model.fields import Pair, pair
 from vitrail.model.initialise import initialise, initialise_head
 from vitrail.model.layers import make_dropout, make_norm
 from vitrail.model.patches import PatchEmbed
@@ -71,8 +72,8 @@ class ViT(nn.Module):
         self._make_heads()
 
         initialise(self, config)
-        initialise_head(self.head, config)
-        initialise_head(self.head_dist, config)
+        for head in (self.head, self.head_dist):
+            initialise_head(head, config)
 
     def _make_positions(self) -> None:
         config, (h, w), width = self.config, self.config.grid, self.config.embed_dim
@@ -143,7 +144,7 @@ class ViT(nn.Module):
         if self.config.distilled:
             first, second = self.forward_heads(tokens)
             return (first + second) / 2
-        return self.head(self.head_drop(self.pre_logits(self.fc_norm(self.pool(tokens, mask)))))  # type: ignore[no-any-return]
+        return self.head(self.head_drop(self.pre_logits(self.fc_norm(self.pool(tokens, mask)))))
 
     def forward_heads(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The two logits of a distilled model: from the class token, and from the distillation token."""
@@ -160,7 +161,7 @@ class ViT(nn.Module):
         patches = tokens[:, config.num_prefix :]
         seen = None if mask is None else mask.flatten(1)
         if self.attn_pool is not None:
-            return self.attn_pool(patches, None if seen is None else seen[:, None, None])  # type: ignore[no-any-return]
+            return self.attn_pool(patches, None if seen is None else seen[:, None, None])
         if seen is None:
             mean = patches.mean(dim=1)
         else:
@@ -214,8 +215,8 @@ class ViT(nn.Module):
         if size != config.img_size:
             if not config.dynamic_img_size:
                 raise ConfigError(
-                    f"the model reads pictures of {config.img_size[0]} x {config.img_size[1]}, not {size[0]} x {size[1]}:"
-                    " resize them, or call model.set_image_size(), or make it with dynamic_img_size=True"
+                    f"the model reads {config.img_size[0]} x {config.img_size[1]} pixels, not {size[0]} x {size[1]}:"
+                    " resize the pictures, or call model.set_image_size(), or make it with dynamic_img_size=True"
                 )
             config.grid_of(size)
         x, grid = self.patch_embed(pictures)
@@ -225,7 +226,7 @@ class ViT(nn.Module):
             x = x + positions[:, n:]
         if keep is not None:
             x = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))
-        prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
+        prefix: list[Tensor] = [t for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
         if prefix:
             first = torch.cat(prefix, dim=1)
             if positions is not None and n:

@@ -50,8 +50,7 @@ def _vit(config: ViTConfig) -> Iterator[Step]:
 
     chans, size = config.in_chans, config.img_size
     if config.backbone is not None:
-        for step in _stages(config.backbone, size):
-            yield step
+        yield from _stages(config.backbone, size)
         chans = config.backbone.out_chans
     for i, out in enumerate(config.conv_stem):
         size = (-(-size[0] // 2), -(-size[1] // 2))

@@ -96,7 +96,9 @@ def _deits() -> list[ZooModel]:
             args = _size(letter, patch_size=patch, img_size=size, layer_scale=1e-6, prefix_positions="none")
             config = ViTConfig(**args, init="trunc_normal")
             title_ = f"DeiT-III-{title}/{patch}{suffix.replace('_', '-')}"
-            rows.append(ZooModel(f"deit3_{letter}{patch}{suffix}", title_, config, f"deit3_{word}_patch{patch}_{size}", True))
+            rows.append(
+                ZooModel(f"deit3_{letter}{patch}{suffix}", title_, config, f"deit3_{word}_patch{patch}_{size}", True)
+            )
     return rows
 
 
@@ -142,7 +144,11 @@ def _dinov2s() -> list[ZooModel]:
             timm = f"vit_{word}_patch14_{'reg4_' if registers else ''}dinov2"
             suffix = "_reg" if registers else ""
             config = ViTConfig(**args, init="trunc_normal")
-            rows.append(ZooModel(f"dinov2_{letter}14{suffix}", f"DINOv2-{title}/14{suffix.replace('_', '-')}", config, timm, True))
+            rows.append(
+                ZooModel(
+                    f"dinov2_{letter}14{suffix}", f"DINOv2-{title}/14{suffix.replace('_', '-')}", config, timm, True
+                )
+            )
     return rows
 
 
@@ -160,7 +166,13 @@ def _squeeze(name: str) -> str:
 def _spellings() -> dict[str, ZooModel]:
     table: dict[str, ZooModel] = {}
     for row in zoo().values():
-        for spelling in (row.name, row.title, row.title.removeprefix("ViT-"), row.timm or row.name, row.alias or row.name):
+        for spelling in (
+            row.name,
+            row.title,
+            row.title.removeprefix("ViT-"),
+            row.timm or row.name,
+            row.alias or row.name,
+        ):
             table.setdefault(_squeeze(spelling), row)
     return table
 
@@ -175,7 +187,9 @@ def find(name: str) -> ZooModel:
     sized = re.fullmatch(r"(.+?)[_-](\d{2,4})", bare)
     if sized and (row := table.get(_squeeze(sized[1]))) is not None:
         size = int(sized[2])
-        return ZooModel(f"{row.name}_{size}", f"{row.title}-{size}", row.config.replace(img_size=size), None, row.imagenet_pixels)
+        return ZooModel(
+            f"{row.name}_{size}", f"{row.title}-{size}", row.config.replace(img_size=size), None, row.imagenet_pixels
+        )
     candidates = [*zoo(), *(row.timm for row in zoo().values() if row.timm), *(row.title for row in zoo().values())]
     near = difflib.get_close_matches(bare, candidates, 1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import struct
@@ -11,14 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitrail.errors import WeightsError
 
 State = dict[str, Tensor]
 
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 # what a folder may call its weights, the first one found is taken
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "model.pth")
 # what training scripts wrap a state dict into, smoothed weights first
@@ -54,10 +66,10 @@ def read_state(path: Path) -> State:
         head = file.read(16)
     if not head:
         raise WeightsError(f"{path} is empty: fetch it again")
+    if head[5:9] == b"\0\0\0{":  # eight bytes of length, of which the last are zero, then JSON
+        return unwrap(_read_safetensors(path), path)
     if head[:1] == b"\x80" or head[:2] == b"PK":
         return unwrap(_read_pickle(path), path)
-    if head[8:9] == b"{":
-        return unwrap(_read_safetensors(path), path)
     raise WeightsError(
         f"{path} is no checkpoint that is known here: it is neither safetensors nor a PyTorch file"
         f" (it starts with {head[:8]!r})"
@@ -65,13 +77,40 @@ def read_state(path: Path) -> State:
 
 
 def _read_safetensors(path: Path) -> State:
+    """Reads each tensor straight into memory of its own. safetensors' loader hands out views into the mapped file,
+    which start at any address: kernels then take other paths, and the same weights give other last bits."""
     try:
-        return load_file(path)
+        with safe_open(path, framework="pt"):  # the library checks the header: shapes, sizes, offsets
+            pass
+        with path.open("rb", buffering=0) as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+            entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
+            entries.sort(key=lambda item: item[1]["data_offsets"][0])
+            return {name: _read_tensor(file, 8 + length, entry) for name, entry in entries}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         missing = _missing_bytes(path)
         if missing:
-            raise WeightsError(f"{path} is truncated: {missing:,} bytes are missing at its end; fetch it again") from error
+            raise WeightsError(
+                f"{path} is truncated: {missing:,} bytes are missing at its end; fetch it again"
+            ) from error
         raise WeightsError(f"{path} is not a readable safetensors file: {_one_line(error)}") from error
+
+
+def _read_tensor(file: io.FileIO, start: int, entry: Mapping[str, Any]) -> Tensor:
+    if entry["dtype"] not in DTYPES:
+        raise ValueError(f"numbers of type {entry['dtype']} are not known here")
+    tensor = torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]])
+    begin, end = entry["data_offsets"]
+    file.seek(start + begin)
+    if tensor.numel():
+        space, done = memoryview(tensor.view(-1).view(torch.uint8).numpy().data), 0
+        while done < end - begin:  # the system may read less than it was asked for
+            count = file.readinto(space[done:])
+            if not count:
+                raise OSError("the file ends too early")
+            done += count
+    return tensor
 
 
 def _missing_bytes(path: Path) -> int:
@@ -103,7 +142,8 @@ def _read_pickle(path: Path) -> Any:
             raise WeightsError(f"{path} is a zip archive, but no PyTorch checkpoint")
     try:
         # nothing but tensors and plain containers is built; any other object is refused before it is made
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path} is refused: it holds objects other than tensors, which could run code when read;"
