@@ -59,11 +59,11 @@ def test_attention_weights_are_the_softmax_of_queries_and_keys(kind: str, build:
         torch.testing.assert_close(out.attention[block], by_hand(model, x, block), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["plain", "relative bias", "rope, qk-norm"])
+@pytest.mark.parametrize("kind", ["plain", "scale", "relative bias", "rope, qk-norm"])
 @torch.no_grad()
 def test_attention_weights_are_those_the_kernel_used(kind: str, build: Build, pictures: Pictures) -> None:
     """Values that are one in one place and zero elsewhere carry the kernel's own weights out of it."""
-    model = build(**KINDS[kind], pool="mean", num_heads=1, embed_dim=32)
+    model = build(**KINDS[kind] | {"pool": "mean", "num_heads": 1, "embed_dim": 32, "head_dim": None})
     attn, seen = model.blocks[0].attn, []
     n = model.config.num_prefix + 16
     attn.qkv.register_forward_hook(

@@ -86,6 +86,18 @@ def test_dropout_drops_numbers_at_its_rate_and_scales_the_others(rate, place, ml
 
 
 @torch.no_grad()
+def test_both_heads_of_a_distilled_model_have_dropout(build: Build, pictures: Pictures) -> None:
+    model = build(distilled=True, head_dropout=0.5)
+    x = pictures(model)
+    clean = model.forward_heads(model.forward_features(x))
+    model.train()
+    torch.manual_seed(0)
+    noisy = model.forward_heads(model.forward_features(x))
+    for before, after in zip(clean, noisy, strict=True):
+        assert (after - before).abs().max() > 0.05
+
+
+@torch.no_grad()
 def test_noise_keeps_the_expected_value(build: Build, pictures: Pictures) -> None:
     """A linear read-out of dropped tokens is unbiased: the mean over many draws is the value without noise."""
     model = build(embed_dropout=0.3)

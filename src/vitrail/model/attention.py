@@ -74,10 +74,11 @@ class Attention(nn.Module):
 
     def _weights(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
         """(batch, heads, tokens, tokens) in float32: each row adds up to one."""
-        logits = q.float() @ k.float().transpose(-2, -1) * (self.scale or self.head_dim**-0.5)
-        if bias is not None:
-            logits = logits.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else logits + bias
-        return logits.softmax(dim=-1)
+        with torch.autocast(q.device.type, enabled=False):
+            logits = q.float() @ k.float().transpose(-2, -1) * (self.scale or self.head_dim**-0.5)
+            if bias is not None:
+                logits = logits.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else logits + bias
+            return logits.softmax(dim=-1)
 
 
 class AttentionPool(nn.Module):

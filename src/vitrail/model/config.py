@@ -53,11 +53,12 @@ class ResNetConfig(JsonFields):
 
     def feature_size(self, img_size: Pair) -> Pair:
         """Height and width of the last feature map."""
-        halvings = (0 if self.small_stem else 2) + max(len(self.layers) - 1, 0)
-        h, w = img_size
-        for _ in range(halvings):
-            h, w = -(-h // 2), -(-w // 2)
-        return h, w
+        return -(-img_size[0] // self.reduction), -(-img_size[1] // self.reduction)
+
+    @property
+    def reduction(self) -> int:
+        """How many times the feature map is smaller than the picture."""
+        return (1 if self.small_stem else 4) * 2 ** max(len(self.layers) - 1, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +132,8 @@ class ViTConfig(JsonFields):
         put(self, "levels", whole_numbers("levels", self.levels))
         if isinstance(self.backbone, Mapping):
             put(self, "backbone", ResNetConfig.from_json(self.backbone))
+        elif self.backbone is not None and not isinstance(self.backbone, ResNetConfig):
+            raise ConfigError(f"backbone={self.backbone!r} must be a ResNetConfig, a table of its fields, or null")
         for name in ("attn_scale", "layer_scale"):
             if getattr(self, name) is not None:
                 put(self, name, number(name, getattr(self, name)))
@@ -139,6 +142,8 @@ class ViTConfig(JsonFields):
         else:
             put(self, "drop_path", number("drop_path", self.drop_path))
         if self.head_bias != "prior":
+            if isinstance(self.head_bias, str):
+                raise ConfigError(f"head_bias={self.head_bias!r} must be a number, or 'prior' for -log(num_classes)")
             put(self, "head_bias", number("head_bias", self.head_bias))
         self.check_types()
         self._check_patches()
@@ -265,12 +270,12 @@ class ViTConfig(JsonFields):
 
     def feature_size(self, img_size: Pair) -> Pair:
         """Height and width of what is cut into patches: the picture, or a feature map of it."""
-        if self.backbone:
-            return self.backbone.feature_size(img_size)
-        h, w = img_size
-        for _ in self.conv_stem:
-            h, w = -(-h // 2), -(-w // 2)
-        return h, w
+        return -(-img_size[0] // self.reduction), -(-img_size[1] // self.reduction)
+
+    @property
+    def reduction(self) -> int:
+        """How many times what is cut into patches is smaller than the picture."""
+        return self.backbone.reduction if self.backbone else 2 ** len(self.conv_stem)
 
     def grid_of(self, img_size: Pair) -> Pair:
         """Rows and columns of patches of a picture of this size; a size that does not fit is an error."""
@@ -278,9 +283,8 @@ class ViTConfig(JsonFields):
         size = self.feature_size(img_size)
         rests = [(s - p) % t for s, p, t in zip(size, self.patch_size, step, strict=True)]
         if any(rests) or any(s < p for s, p in zip(size, self.patch_size, strict=True)):
-            shrunk = 2 ** len(self.conv_stem) if not self.backbone else max(1, img_size[0] // max(size[0], 1))
             fits = " x ".join(
-                str(shrunk * (p + t * max(0, round((s - p) / t))))
+                str(self.reduction * (p + t * max(0, round((s - p) / t))))
                 for s, p, t in zip(size, self.patch_size, step, strict=True)
             )
             raise ConfigError(

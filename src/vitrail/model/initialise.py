@@ -40,7 +40,7 @@ def initialise(model: nn.Module, config: ViTConfig) -> None:
 
 
 def _paper(model: nn.Module) -> None:
-    """Flax's: Glorot matrices, biases of the MLP of 1e-6, a LeCun patch projection."""
+    """Flax's: Glorot matrices, biases of the MLP of 1e-6, LeCun's patch projection and pre-logits."""
     for name, module in model.named_modules():
         if isinstance(module, Attention):
             for part in module.qkv.weight.chunk(3):  # each of the three is a matrix of its own
@@ -49,12 +49,14 @@ def _paper(model: nn.Module) -> None:
             for part in module.kv.weight.chunk(2):
                 _glorot(part)
         if isinstance(module, nn.Linear):
-            if not name.endswith((".qkv", ".kv")):
+            if name == "pre_logits.fc":
+                _lecun(module.weight)
+            elif not name.endswith((".qkv", ".kv")):
                 _glorot(module.weight)
             if module.bias is not None:
                 nn.init.normal_(module.bias, std=1e-6) if ".mlp." in name else nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Conv2d) and name == "patch_embed.proj":
-            nn.init.trunc_normal_(module.weight, std=math.sqrt(1 / module.weight[0].numel()) / 0.87962566103423978)
+            _lecun(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
@@ -75,6 +77,12 @@ def _trunc_normal(model: nn.Module) -> None:
 def _glorot(weight: Tensor) -> None:
     bound = math.sqrt(6 / sum(weight.shape))
     nn.init.uniform_(weight, -bound, bound)
+
+
+def _lecun(weight: Tensor) -> None:
+    """Variance 1 / fan-in, cut off at two standard deviations of the normal distribution, as Flax has it."""
+    std = math.sqrt(1 / weight[0].numel()) / 0.87962566103423978
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
 def initialise_head(head: nn.Module | None, config: ViTConfig) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.errors import ConfigError
 from vitrail.model.config import Activation, ViTConfig
 
 
@@ -14,6 +15,14 @@ def make_norm(config: ViTConfig, width: int) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return nn.LayerNorm(width, eps=config.norm_eps)
+
+
+def check_pictures(pictures: Tensor, in_chans: int) -> None:
+    """Refuses what is no batch of pictures."""
+    if pictures.ndim != 4:
+        raise ConfigError(f"pictures must be (batch, channels, height, width), not {tuple(pictures.shape)}")
+    if pictures.shape[1] != in_chans:
+        raise ConfigError(f"the model reads {in_chans} channels, but the picture has {pictures.shape[1]}")
 
 
 class QuickGELU(nn.Module):

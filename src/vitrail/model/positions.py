@@ -121,7 +121,8 @@ def resample_patches(weight: Tensor, size: Pair) -> Tensor:
     old = (weight.shape[-2], weight.shape[-1])
     if old == size:
         return weight
-    basis = torch.eye(old[0] * old[1], device=weight.device).reshape(-1, 1, *old)
+    # in float64, or the pseudo-inverse would take rounding errors for singular values
+    basis = torch.eye(old[0] * old[1], dtype=torch.float64, device=weight.device).reshape(-1, 1, *old)
     resize = F.interpolate(basis, size=size, mode="bicubic", antialias=True).flatten(1).T  # (new pixels, old pixels)
-    inverse = torch.linalg.pinv(resize.double().T).to(torch.float32)
+    inverse = torch.linalg.pinv(resize.T).to(torch.float32)
     return (weight.float().flatten(2) @ inverse.T).reshape(*weight.shape[:2], *size).to(weight.dtype)

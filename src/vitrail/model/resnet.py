@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.config import ResNetConfig
+from vitrail.model.layers import check_pictures
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
@@ -170,17 +171,20 @@ class ResNet(Backbone):
         for module in self.modules():
             if isinstance(module, StdConv):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        if isinstance(self.head.fc, nn.Conv2d):
-            nn.init.zeros_(self.head.fc.weight) if self.config.zero_head else None
-            nn.init.zeros_(self.head.fc.bias)  # type: ignore[arg-type]
+        self._init_head()
+
+    def _init_head(self) -> None:
+        if isinstance(self.head.fc, nn.Conv2d) and self.head.fc.bias is not None:
+            nn.init.zeros_(self.head.fc.bias)
+            if self.config.zero_head:
+                nn.init.zeros_(self.head.fc.weight)
 
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head for another number of classes (0: features)."""
         self.config = self.config.replace(num_classes=num_classes)
         weight = self.stem[0].weight
         self.head = ClassifierHead(self.config.out_chans, num_classes).to(weight.device, weight.dtype)  # type: ignore[arg-type]
-        if isinstance(self.head.fc, nn.Conv2d) and self.config.zero_head:
-            nn.init.zeros_(self.head.fc.weight)
+        self._init_head()
 
     def set_image_size(self, img_size: tuple[int, int]) -> None:
         """Nothing in a ResNet depends on the size; only the configuration changes."""
@@ -188,6 +192,7 @@ class ResNet(Backbone):
 
     def forward_features(self, pictures: Tensor) -> Tensor:
         """The last feature map: (batch, channels, h, w)."""
+        check_pictures(pictures, self.config.in_chans)
         return super().forward(pictures)
 
     def forward_head(self, features: Tensor) -> Tensor:

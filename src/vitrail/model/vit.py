@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import ConfigError
-from vitrail.model.attention import AttentionPool
+from vitrail.model.attention import AttentionPool, RelativeBias
 from vitrail.model.block import Block
 from vitrail.model.config import ViTConfig
 from vitrail.model.fields import Pair, pair
 from vitrail.model.initialise import initialise, initialise_head
-from vitrail.model.layers import make_dropout, make_norm
+from vitrail.model.layers import check_pictures, make_dropout, make_norm
 from vitrail.model.patches import PatchEmbed
 from vitrail.model.positions import (
     Resampling,
@@ -71,9 +71,15 @@ class ViT(nn.Module):
         self.head_drop = make_dropout(config.head_dropout)
         self._make_heads()
 
-        initialise(self, config)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Fills the model with fresh weights, as its configuration says."""
+        initialise(self, self.config)
         for head in (self.head, self.head_dist):
-            initialise_head(head, config)
+            initialise_head(head, self.config)
+        if self.config.positions in ("sincos_1d", "sincos_2d") and self.pos_embed is not None:
+            self.pos_embed.copy_(self._sincos(self.config.grid))
 
     def _make_positions(self) -> None:
         config, (h, w), width = self.config, self.config.grid, self.config.embed_dim
@@ -112,9 +118,9 @@ class ViT(nn.Module):
     def forward_intermediates(
         self,
         pictures: Tensor,
-        layers: Sequence[int] | Literal["all"] = (),
+        layers: int | Sequence[int] | Literal["all"] = (),
         *,
-        attention: Sequence[int] | Literal["all"] = (),
+        attention: int | Sequence[int] | Literal["all"] = (),
         maps: bool = False,
         norm: bool = False,
         mask: Tensor | None = None,
@@ -181,10 +187,10 @@ class ViT(nn.Module):
         config = self.config
         x, grid = self._embed(pictures, keep)  # (batch, tokens, width)
         turn, offsets = self._turn(grid, keep, x.device), self._offsets(grid, keep, x.device)
+        if mask is not None and (mask.dtype != torch.bool or mask.flatten(1).shape[1] != grid[0] * grid[1]):
+            raise ConfigError(f"mask must be true or false for each of {grid[0]} x {grid[1]} patches")
         seen = self._kept(mask, keep)
         if seen is not None:
-            if seen.dtype != torch.bool or seen.flatten(1).shape[1] != x.shape[1] - config.num_prefix:
-                raise ConfigError(f"mask must be true or false for each of {grid[0]} x {grid[1]} patches")
             seen = F.pad(seen.flatten(1), (config.num_prefix, 0), value=True)[:, None, None]
         only_read = only_read and config.pool == "token" and not config.levels
         tokens: dict[int, Tensor] = {}
@@ -209,9 +215,8 @@ class ViT(nn.Module):
     def _embed(self, pictures: Tensor, keep: Tensor | None) -> tuple[Tensor, Pair]:
         """Equation 1: z0 = [x_class; x_p E] + E_pos."""
         config = self.config
+        check_pictures(pictures, config.in_chans)
         size = (pictures.shape[-2], pictures.shape[-1])
-        if pictures.ndim != 4:
-            raise ConfigError(f"pictures must be (batch, channels, height, width), not {tuple(pictures.shape)}")
         if size != config.img_size:
             if not config.dynamic_img_size:
                 raise ConfigError(
@@ -231,7 +236,7 @@ class ViT(nn.Module):
             first = torch.cat(prefix, dim=1)
             if positions is not None and n:
                 first = torch.cat([first[:, :n] + positions[:, :n], first[:, n:]], dim=1)
-            x = torch.cat([first.expand(len(x), -1, -1).to(x.dtype), x], dim=1)
+            x = torch.cat([first.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
         return self.norm_pre(self.pos_drop(x)), grid
 
     def _positions(self, grid: Pair) -> Tensor | None:
@@ -286,10 +291,11 @@ class ViT(nn.Module):
     def _kept(mask: Tensor | None, keep: Tensor | None) -> Tensor | None:
         return mask if mask is None or keep is None else mask.flatten(1).gather(1, keep)
 
-    def _layers(self, layers: Sequence[int] | Literal["all"]) -> list[int]:
+    def _layers(self, layers: int | Sequence[int] | Literal["all"]) -> list[int]:
         depth = self.config.depth
         if layers == "all":
             return list(range(depth))
+        layers = [layers] if isinstance(layers, int) else layers
         for layer in layers:
             if not isinstance(layer, int) or not -depth <= layer < depth:
                 raise ConfigError(f"there is no block {layer!r}: the model has blocks 0 to {depth - 1}")
@@ -308,22 +314,28 @@ class ViT(nn.Module):
         new: ViTConfig = old.replace(**changes)
         with torch.no_grad():
             proj = self.patch_embed.proj
-            proj.weight = nn.Parameter(resample_patches(proj.weight, new.patch_size))
+            self._exchange(proj, "weight", resample_patches(proj.weight, new.patch_size))
             proj.kernel_size, proj.stride = new.patch_size, new.stride or new.patch_size
             if old.positions == "learned" and self.pos_embed is not None:
                 table = resize_positions(self.pos_embed, old.grid, new.grid, old.num_positioned, resampling)
-                self.pos_embed = nn.Parameter(table)
+                self._exchange(self, "pos_embed", table)
             elif old.positions == "learned_2d":
-                self.pos_embed_rows = nn.Parameter(resize_line(self.pos_embed_rows, new.grid[0], resampling))
-                self.pos_embed_cols = nn.Parameter(resize_line(self.pos_embed_cols, new.grid[1], resampling))
-            for block in self.blocks:
-                if block.attn.rel_pos is not None:  # type: ignore[union-attr]
-                    bias = block.attn.rel_pos  # type: ignore[union-attr]
-                    table = resize_bias_table(bias.relative_position_bias_table, old.grid, new.grid)  # type: ignore[union-attr, arg-type]
-                    bias.relative_position_bias_table = nn.Parameter(table)  # type: ignore[union-attr]
+                self._exchange(self, "pos_embed_rows", resize_line(self.pos_embed_rows, new.grid[0], resampling))
+                self._exchange(self, "pos_embed_cols", resize_line(self.pos_embed_cols, new.grid[1], resampling))
+            for module in self.modules():
+                if isinstance(module, RelativeBias):
+                    table = resize_bias_table(module.relative_position_bias_table, old.grid, new.grid)
+                    self._exchange(module, "relative_position_bias_table", table)
             self.config = new
             if old.positions in ("sincos_1d", "sincos_2d") and self.pos_embed is not None:
                 self.pos_embed = self._sincos(new.grid).to(self.pos_embed)
+
+    @staticmethod
+    def _exchange(module: nn.Module, name: str, value: Tensor) -> None:
+        """Puts another tensor in a parameter's place, frozen if it was; one that did not change stays as it is."""
+        old = getattr(module, name)
+        if value is not old:
+            setattr(module, name, nn.Parameter(value, requires_grad=old.requires_grad))
 
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head for another number of classes (0: features)."""

@@ -40,9 +40,17 @@ SIZES: dict[str, tuple[int, int, int, float, str, str]] = {
     "l": (1024, 24, 16, 4.0, "large", "L"),
     "h": (1280, 32, 16, 4.0, "huge", "H"),
     "g": (1408, 40, 16, 48 / 11, "giant", "g"),
+    "bigg": (1664, 48, 16, 64 / 13, "gigantic", "G"),
 }
 IN21K_CLASSES = 21_843
-IN_TIMM = {("ti", 16), ("l", 14), ("h", 14), ("g", 14), *((size, patch) for size in "sb" for patch in (8, 16, 32))}
+IN_TIMM = {
+    ("ti", 16),
+    ("l", 14),
+    ("h", 14),
+    ("g", 14),
+    ("bigg", 14),
+    *((size, patch) for size in "sb" for patch in (8, 16, 32)),
+}
 IN_TIMM |= {("l", 16), ("l", 32)}
 
 
@@ -57,9 +65,9 @@ def _hybrid_backbone(*layers: int) -> ResNetConfig:
 
 def _vits() -> list[ZooModel]:
     rows = []
-    for letter in ("ti", "s", "b", "l", "h", "g"):
+    for letter in ("ti", "s", "b", "l", "h", "g", "bigg"):
         *_, word, title = SIZES[letter]
-        for patch in (8, 14, 16, 32):
+        for patch in (8, 14, 16, 32) if letter != "bigg" else (14,):
             name, title_ = f"vit_{letter}{patch}", f"ViT-{title}/{patch}"
             config = ViTConfig(**_size(letter, patch_size=patch))
             timm = f"vit_{word}_patch{patch}"
@@ -159,33 +167,33 @@ def zoo() -> dict[str, ZooModel]:
 
 
 def _squeeze(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    return re.sub(r"[^A-Za-z0-9]", "", name)
 
 
 @cache
 def _spellings() -> dict[str, ZooModel]:
     table: dict[str, ZooModel] = {}
     for row in zoo().values():
-        for spelling in (
-            row.name,
-            row.title,
-            row.title.removeprefix("ViT-"),
-            row.timm or row.name,
-            row.alias or row.name,
-        ):
+        timm = row.timm or row.alias or row.name
+        for spelling in (row.name, row.title, row.title.removeprefix("ViT-"), timm, re.sub(r"_(224|384)$", "", timm)):
             table.setdefault(_squeeze(spelling), row)
+    for key, row in list(table.items()):
+        table.setdefault(key.lower(), row)  # case counts only between g/14 and G/14
     return table
+
+
+def _look_up(name: str) -> ZooModel | None:
+    return _spellings().get(_squeeze(name)) or _spellings().get(_squeeze(name).lower())
 
 
 def find(name: str) -> ZooModel:
     """The row with this name, in any of its spellings; a size after it (`vit_b16_512`) changes the picture size."""
     bare = re.sub(r"\.\w+$", "", name)  # without timm's tag: `vit_base_patch16_224.augreg_in21k`
-    table = _spellings()
-    row = table.get(_squeeze(bare))
+    row = _look_up(bare)
     if row is not None:
         return row
     sized = re.fullmatch(r"(.+?)[_-](\d{2,4})", bare)
-    if sized and (row := table.get(_squeeze(sized[1]))) is not None:
+    if sized and (row := _look_up(sized[1])) is not None:
         size = int(sized[2])
         return ZooModel(
             f"{row.name}_{size}", f"{row.title}-{size}", row.config.replace(img_size=size), None, row.imagenet_pixels

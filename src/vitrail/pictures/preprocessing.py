@@ -26,13 +26,12 @@ _LARGEST_RESIZED = 2**26  # pixels, 256 MiB: at 224 the sides of a picture can b
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Resize, crop or pad, normalise; the pixels are timm's, exactly.
+    """Resize, crop or pad, normalise; the pixels are timm's, exactly (which resizes a crop that is not square
+    bilinearly, whatever it is told; here `interpolation` holds for every shape).
 
     `size` is (height, width). `fit` says what becomes of the aspect ratio: "crop" keeps it and loses the edges,
     "squash" does not keep it, "pad" keeps it and adds borders in the colour of the mean. A `crop_pct` below 1 first
     resizes to floor(size / crop_pct) and then crops the centre. One or three values in `mean` and `std`: grey or RGB.
-
-    A crop that is not square is always resized bilinearly, as timm does whatever its `interpolation` says.
     """
 
     size: tuple[int, int] = (224, 224)
@@ -86,7 +85,7 @@ class Preprocessing:
     def describe(self) -> str:
         height, width = self.size
         large_h, large_w = self._large
-        target, large, how = f"{height} x {width}", f"{large_h} x {large_w}", f"({self._interpolation})"
+        target, large, how = f"{height} x {width}", f"{large_h} x {large_w}", f"({self.interpolation})"
         cropped = f", centre crop {target}" if self._large != self.size else ""
         if self.fit == "squash":
             steps = f"resize to {large} {how}{cropped}"
@@ -128,10 +127,6 @@ class Preprocessing:
         return cls(**dialects.from_transformers(_known(config)))
 
     @property
-    def _interpolation(self) -> str:
-        return "bilinear" if self.fit == "crop" and self.size[0] != self.size[1] else self.interpolation
-
-    @property
     def _large(self) -> tuple[int, int]:
         height, width = self.size
         return math.floor(height / self.crop_pct), math.floor(width / self.crop_pct)
@@ -153,7 +148,7 @@ class Preprocessing:
         height, width = self._resized(picture.height, picture.width)
         target_h, target_w = self.size
         crop_h, crop_w = min(height, target_h), min(width, target_w)
-        resampling = RESAMPLING[self._interpolation]
+        resampling = RESAMPLING[self.interpolation]
         left, top = round((width - crop_w) / 2), round((height - crop_h) / 2)
         if height * width <= _LARGEST_RESIZED:
             picture = picture.resize((width, height), resampling).crop((left, top, left + crop_w, top + crop_h))

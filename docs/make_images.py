@@ -1,0 +1,65 @@
+"""Draws the pictures of the README: uv run --all-extras python docs/make_images.py"""
+
+import io
+import json
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from rich.console import Console
+from rich.text import Text
+
+from vitrail.cli import main
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+BLUE, GREY, INK = "#2563a8", "#c3c8cf", "#22262b"
+
+
+def terminal(name: str, *commands: list[str]) -> None:
+    """A picture of a terminal with what the commands print."""
+    console = Console(record=True, width=100, file=io.StringIO())
+    for command in commands:
+        with redirect_stdout(io.StringIO()) as out:
+            main(command)
+        console.print(Text("$ vitrail " + " ".join(command), style="bold"))
+        console.print(Text(out.getvalue().rstrip() + "\n"))
+    svg = console.export_svg(title="vitrail", font_aspect_ratio=0.61)
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # nothing is fetched from elsewhere
+    svg = re.sub(r"<!-- .*? -->\s*", "", svg).replace("Fira Code,", "")
+    (IMAGES / f"{name}.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+
+
+def speed() -> None:
+    """Ratios beside timm, from the committed measurement."""
+    lines = (ROOT / "benchmarks" / "model_speed_h200.jsonl").read_text().splitlines()
+    head, rows = json.loads(lines[0]), [json.loads(line) for line in lines[1:]]
+    names = {"ti16": "Ti/16", "s16": "S/16", "b16": "B/16", "l16": "L/16"}
+    forms = [(mode, compiled) for mode in ("forward", "train") for compiled in (False, True)]
+    figure, axes = plt.subplots(1, 4, figsize=(10, 2.7), sharey=True)
+    for axis, (mode, compiled) in zip(axes, forms, strict=True):
+        found = {row["model"]: row for row in rows if (row["mode"], row["compiled"]) == (mode, compiled)}
+        for i, model in enumerate(names):
+            row = found[model]
+            axis.bar(i - 0.2, 1, 0.38, color=GREY)
+            axis.bar(i + 0.2, row["ratio"], 0.38, color=BLUE)
+            axis.text(i + 0.2, row["ratio"] + 0.02, f"{row['ratio']:.2f}", ha="center", fontsize=8, color=INK)
+        axis.set_xticks(range(len(names)), names.values(), fontsize=9)
+        title = ("training step" if mode == "train" else "forward") + (", compiled" if compiled else ", eager")
+        axis.set_title(title, fontsize=10, color=INK)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.tick_params(length=0)
+        axis.set_ylim(0, 1.45)
+        axis.set_yticks([])
+    figure.suptitle("pictures per second: vitrail (blue) beside timm (grey = 1)", fontsize=11, color=INK, y=1.02)
+    foot = f"one {head['hardware']}, bfloat16 autocast, torch {head['torch'].split('+')[0]}, timm {head['timm']}, {head['date']}"
+    figure.text(0.5, -0.03, foot, ha="center", fontsize=8, color="#666b73")
+    figure.tight_layout()
+    figure.savefig(IMAGES / "speed.png", dpi=160, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    IMAGES.mkdir(exist_ok=True)
+    terminal("walk", ["models", "ViT-B/16"])
+    speed()
