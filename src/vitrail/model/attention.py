@@ -69,6 +69,7 @@ class Attention(nn.Module):
             bias = bias[..., :read, :] if bias is not None and bias.shape[-2] > 1 else bias
         dropout = self.attn_dropout if self.training else 0.0
         x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale)
+        del q, k, v  # the projection can take their memory
         x = x.transpose(1, 2).flatten(2)  # (batch, tokens, heads * head_dim)
         return self.proj_drop(self.proj(x))
 

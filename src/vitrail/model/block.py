@@ -37,6 +37,5 @@ class Block(nn.Module):
         weights: list[Tensor] | None = None,
     ) -> Tensor:
         """Tokens in, tokens out; with `read`, only that many of the first tokens come out."""
-        h = self.attn(self.norm1(x), turn, offsets, mask, read, weights)
-        x = x[:, :read] + self.drop_path1(self.ls1(h))
+        x = x[:, :read] + self.drop_path1(self.ls1(self.attn(self.norm1(x), turn, offsets, mask, read, weights)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
