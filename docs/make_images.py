@@ -53,7 +53,8 @@ def speed() -> None:
         axis.set_ylim(0, 1.45)
         axis.set_yticks([])
     figure.suptitle("pictures per second: vitrail (blue) beside timm (grey = 1)", fontsize=11, color=INK, y=1.02)
-    foot = f"one {head['hardware']}, bfloat16 autocast, torch {head['torch'].split('+')[0]}, timm {head['timm']}, {head['date']}"
+    versions = f"torch {head['torch'].split('+')[0]}, timm {head['timm']}"
+    foot = f"one {head['hardware']}, bfloat16 autocast, {versions}, {head['date']}"
     figure.text(0.5, -0.03, foot, ha="center", fontsize=8, color="#666b73")
     figure.tight_layout()
     figure.savefig(IMAGES / "speed.png", dpi=160, bbox_inches="tight")
