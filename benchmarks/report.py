@@ -22,10 +22,9 @@ def table(path: Path) -> str:
         low, high = row["quartiles"]
         mode, how = "training step" if row["mode"] == "train" else "forward", "compiled" if row["compiled"] else "eager"
         used = f"{memory['vitrail']} ({memory['timm']})" if memory else "–"
-        out.append(
-            f"| {names[row['model']]} | {mode}, {how} | {row['batch']} | {row['vitrail_per_s']:,.0f} | {row['timm_per_s']:,.0f}"
-            f" | **{row['ratio']:.2f}** [{low:.2f}, {high:.2f}] | {used} |"
-        )
+        speeds = f"{row['vitrail_per_s']:,.0f} | {row['timm_per_s']:,.0f}"
+        ratio = f"**{row['ratio']:.2f}** [{low:.2f}, {high:.2f}]"
+        out.append(f"| {names[row['model']]} | {mode}, {how} | {row['batch']} | {speeds} | {ratio} | {used} |")
     return "\n".join(out)
 
 

@@ -12,6 +12,12 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.files import find_weights, read_json, read_state
 
 
+FAMILIES = (
+    timm,
+    transformers,
+)
+
+
 def read_checkpoint(path: Path, **known: Any) -> Checkpoint:
     """Reads a folder or a file of any known family. `known` are fields that the content cannot say, such as
     `num_heads`, `norm_eps`, `act` or `img_size`."""
@@ -27,10 +33,9 @@ def read_checkpoint(path: Path, **known: Any) -> Checkpoint:
     else:
         state = read_state(path)
         hub = _named_by_file(path)
-    if timm.recognise(state):
-        return timm.read(state, hub, **known)
-    if transformers.recognise(state):
-        return transformers.read(state, hub, processor, **known)
+    for family in FAMILIES:
+        if family.recognise(state):
+            return family.read(state, hub, processor, **known)
     names = ", ".join(sorted(state)[:3])
     raise WeightsError(f"{path} holds {len(state)} tensors ({names}, …), but no Vision Transformer that is known here")
 

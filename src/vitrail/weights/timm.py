@@ -36,12 +36,16 @@ def recognise(state: State) -> bool:
     return vit or ("stem.conv.weight" in state and "stages.0.blocks.0.conv1.weight" in state)
 
 
-def read(state: State, hub: Mapping[str, Any] | None = None, **known: Any) -> Checkpoint:
+def read(
+    state: State, hub: Mapping[str, Any] | None = None, processor: Mapping[str, Any] | None = None, **known: Any
+) -> Checkpoint:
     """Understands a timm state dict. `hub` is its config.json, `known` are fields that the caller is sure of."""
     hub = hub or {}
     pretrained = hub.get("pretrained_cfg") or {}
     classes = _labels(hub)
     preprocessing = Preprocessing.from_timm(pretrained) if pretrained else None
+    if preprocessing is None and processor:
+        preprocessing = Preprocessing.from_transformers(processor)
     if "stem.conv.weight" in state:
         return Checkpoint("timm", _infer_resnet(state, hub, known), dict(state), preprocessing, classes)
     state = rename(state)
