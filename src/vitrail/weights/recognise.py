@@ -11,7 +11,6 @@ from vitrail.weights import timm, transformers
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.files import find_weights, read_json, read_state
 
-
 FAMILIES = (
     timm,
     transformers,
