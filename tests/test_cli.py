@@ -101,7 +101,7 @@ def test_a_broken_picture_is_skipped_named_and_counted(capsys, model: Path, phot
     assert len(out.splitlines()) == 3
     assert "skipped:" in err
     assert "broken.jpg" in err
-    assert "3 pictures, 1 skipped" in err
+    assert "3 predicted, 1 skipped" in err
     code, out, _ = run(capsys, "predict", model, photos, "--json")
     assert [line["path"] for line in json.loads(out)["skipped"]] == [str(photos / "broken.jpg")]
 

@@ -17,6 +17,7 @@ TIERS = {
     "weights": 2,
     "data": 2,
     "classifier": 3,
+    "conversion": 4,
     "scoring": 4,
     "figures": 4,
     "training": 5,

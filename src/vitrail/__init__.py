@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitrail.classifier import Classifier, Prediction, load
+    from vitrail.conversion import convert
     from vitrail.errors import VitrailError
     from vitrail.model.config import ResNetConfig, ViTConfig
     from vitrail.model.resnet import ResNet
@@ -25,6 +26,7 @@ _HOMES = {
     "ViT": "model.vit",
     "ViTConfig": "model.config",
     "VitrailError": "errors",
+    "convert": "conversion",
     "create": "model.zoo",
     "load": "classifier",
     "models": "model.zoo",
@@ -39,6 +41,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "VitrailError",
+    "convert",
     "create",
     "load",
     "models",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +16,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitrail.errors import ConfigError, VitrailError, WeightsError
+from vitrail.errors import ConfigError, UnknownSizeError, VitrailError, WeightsError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.fields import pair
 from vitrail.model.resnet import ResNet
 from vitrail.model.vit import ViT
 from vitrail.model.zoo import find
 from vitrail.pictures import Preprocessing
-from vitrail.weights import Checkpoint, read_checkpoint, timm, to_timm
+from vitrail.weights import Checkpoint, hub, read_checkpoint, timm, to_timm
 from vitrail.weights.files import find_weights, read_json, read_state
+from vitrail.weights.whole import written_whole
 
 FORMAT = 1  # of the model folder; raised when an older vitrail could no longer read it
 
@@ -120,21 +119,26 @@ class Classifier:
         num_classes: int | None = None,
         **known: Any,
     ) -> Classifier:
-        """Loads a model folder, or a checkpoint file of any known family.
+        """Loads a model folder, a checkpoint file of any known family, or `hf:owner/name` from the Hub.
 
         img_size: another picture size; positions are resized as the checkpoint's authors do it.
         num_classes: another number of classes; the head is replaced.
         known: fields of the configuration that the file cannot say (`num_heads`, `norm_eps`, `act`, …).
         """
-        path = Path(source)
+        path = hub.fetch(str(source)) if str(source).startswith("hf:") else Path(source)
         if not path.exists():
             raise WeightsError(_not_there(str(source)))
-        checkpoint = _read_folder(path, known) if _is_ours(path) else read_checkpoint(path, **known)
+        try:
+            checkpoint = _read_folder(path, known) if _is_ours(path) else read_checkpoint(path, **known)
+        except UnknownSizeError:
+            if img_size is None:
+                raise
+            checkpoint = read_checkpoint(path, img_size=pair("img_size", img_size), **known)
         model = checkpoint.build()
         preprocessing, assumed = checkpoint.preprocessing, dict(checkpoint.assumed)
         if preprocessing is None:
             preprocessing = default_preprocessing(model.config, _zoo_name(path))
-            assumed["preprocessing"] = preprocessing.describe()
+            assumed["preprocessing"] = ""
         classes = checkpoint.classes
         if classes is None and checkpoint.config.num_classes == 1000:
             classes, assumed["classes"] = _imagenet_names(), "ImageNet-1k's"
@@ -151,6 +155,8 @@ class Classifier:
             model.reset_head(num_classes)
             classes = None
             assumed.pop("classes", None)
+        if "preprocessing" in assumed:
+            assumed["preprocessing"] = preprocessing.describe()
         return cls(model.eval(), preprocessing, classes, assumed=assumed)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -178,22 +184,16 @@ class Classifier:
             "preprocessing": self.preprocessing.to_json(),
             "classes": self.classes,
         }
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            beside.chmod(0o755)
-            save_file(state, beside / "model.safetensors", metadata={"format": "pt"})
-            _write(beside / "config.json", json.dumps(plain, indent=2) + "\n")
-            _write(beside / "README.md", _card(self, folder.name, "architecture" in plain))
-            _put_in_place(beside, folder)
-        except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise
+        with written_whole(folder, overwrite=overwrite) as new:
+            new.mkdir()
+            save_file(state, new / "model.safetensors", metadata={"format": "pt"})
+            (new / "config.json").write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+            (new / "README.md").write_text(_card(self, folder.name, "architecture" in plain), encoding="utf-8")
         return folder
 
 
 def load(source: str | os.PathLike[str], **options: Any) -> Classifier:
-    """Loads a model folder, or a checkpoint file of any known family: see `Classifier.load`."""
+    """Loads a model folder, a checkpoint file of any known family, or `hf:owner/name`: see `Classifier.load`."""
     return Classifier.load(source, **options)
 
 
@@ -277,29 +277,6 @@ def _from_tensor(picture: Tensor) -> np.ndarray:
     if picture.dtype in (torch.bfloat16, torch.float16):
         picture = picture.float()
     return np.ascontiguousarray(picture.numpy())
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def _put_in_place(beside: Path, folder: Path) -> None:
-    """Flushes what was written, then renames it; an older folder steps aside first and goes last."""
-    for file in beside.iterdir():
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
-    old = None
-    if folder.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        os.rename(folder, old / folder.name)
-    os.rename(beside, folder)
-    directory = os.open(folder.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _card(classifier: Classifier, name: str, elsewhere: bool) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -113,7 +113,7 @@ def predict(
     Parameters
     ----------
     model
-        a model folder, or a checkpoint file of timm or transformers
+        a model folder, a checkpoint file of any known family, or hf:owner/name
     sources
         pictures, or folders of pictures
     top
@@ -134,9 +134,8 @@ def predict(
         raise VitrailError(f"there are no pictures in {', '.join(map(str, sources))}")
     classifier = vitrail.load(model, **({} if img_size is None else {"img_size": img_size}))
     classifier.to(_device(device))
-    if classifier.assumed and not as_json:
-        words = "; ".join(f"{key} = {value}" for key, value in classifier.assumed.items())
-        print(f"assumed, since the file does not say: {words}", file=sys.stderr)
+    if not as_json:
+        _print_assumed(classifier)
     found: list[dict[str, Any]] = []
     skipped: list[dict[str, str]] = []
     for start in range(0, len(paths), batch_size):
@@ -158,10 +157,77 @@ def predict(
     if as_json:
         _print_json({"model": model, "predictions": found, "skipped": skipped})
     elif skipped:
-        print(f"{len(found)} pictures, {len(skipped)} skipped", file=sys.stderr)
+        print(f"{len(found)} predicted, {len(skipped)} skipped", file=sys.stderr)
     if not found:
         raise VitrailError(f"none of {len(paths)} files could be read as a picture")
     return 0
+
+
+@app.command
+def convert(
+    source: str,
+    destination: Path,
+    /,
+    *,
+    to: Literal["vitrail", "timm", "transformers", "torchvision", "google"],
+    img_size: int | None = None,
+    num_classes: int | None = None,
+    num_heads: int | None = None,
+    norm_eps: float | None = None,
+    act: str | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Write anybody's checkpoint in anybody else's format.
+
+    Example: vitrail convert ViT-B_16.npz vit-b16/ --to transformers
+
+    Parameters
+    ----------
+    source
+        a model folder, a checkpoint file of any known family, or hf:owner/name
+    destination
+        vitrail, timm and transformers: a folder; torchvision: a .pth file; google: an .npz file
+    to
+        whose format to write
+    img_size
+        resize the positions to another picture size
+    num_classes
+        replace the head by a fresh one
+    num_heads
+        what a file cannot say: attention heads
+    norm_eps
+        what a file cannot say: epsilon of the norms
+    act
+        what a file cannot say: gelu, gelu_tanh, quick_gelu or relu
+    as_json
+        print one JSON object
+    """
+    asked = {"img_size": img_size, "num_classes": num_classes, "num_heads": num_heads, "norm_eps": norm_eps, "act": act}
+    options = {name: value for name, value in asked.items() if value is not None}
+    classifier = vitrail.convert(source, destination, to, **options)
+    if as_json:
+        config = classifier.model.config.to_json()
+        _print_json(
+            {
+                "source": source,
+                "destination": str(destination),
+                "to": to,
+                "assumed": classifier.assumed,
+                "config": config,
+            }
+        )
+        return 0
+    _print_assumed(classifier)
+    count = sum(parameter.numel() for parameter in classifier.model.parameters())
+    print(f"{destination}: {to}, {count:,} parameters, {classifier.model.config.num_classes:,} classes")
+    return 0
+
+
+def _print_assumed(classifier: Any) -> None:
+    """What the checkpoint did not say."""
+    if classifier.assumed:
+        words = "; ".join(f"{key} = {value}" for key, value in classifier.assumed.items())
+        print(f"assumed, since the file does not say: {words}", file=sys.stderr)
 
 
 def _pictures(sources: Iterable[Path]) -> Iterable[Path]:

@@ -15,3 +15,7 @@ class ConfigError(VitrailError, ValueError):
 
 class WeightsError(VitrailError):
     """A checkpoint that cannot be read, or that does not fit."""
+
+
+class UnknownSizeError(WeightsError):
+    """A checkpoint whose positions make no square, so that its picture size must be given."""

@@ -119,9 +119,14 @@ def test_missing_and_unexpected_tensors_are_counted_and_named(state, tmp_path: P
 
 
 def test_positions_that_make_no_square_ask_for_the_size(tmp_path: Path) -> None:
-    model = vitrail.create("vit_ti16", img_size=(32, 96), embed_dim=64, depth=1, num_heads=1, num_classes=3)
+    model = vitrail.create(
+        "vit_ti16", img_size=(32, 96), embed_dim=64, depth=1, num_heads=1, num_classes=3, zero_head=False
+    )
     save_file(model.state_dict(), tmp_path / "wide.safetensors")
     refused(tmp_path / "wide.safetensors", "give its img_size")
+    again = vitrail.load(tmp_path / "wide.safetensors", img_size=(32, 96), num_heads=1).model
+    pictures = torch.randn(1, 3, 32, 96)
+    torch.testing.assert_close(again(pictures), model.eval()(pictures))
 
 
 @pytest.mark.parametrize("wrap", ["state_dict", "model", "state_dict_ema", "module.", "_orig_mod."])

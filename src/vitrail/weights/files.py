@@ -1,4 +1,4 @@
-"""Reading checkpoint files without trusting them: safetensors, and `.pth` with nothing but tensors in it."""
+"""Reading checkpoint files without trusting them: safetensors, `.pth` with nothing but tensors in it, `.npz`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -33,6 +34,7 @@ DTYPES = {
 }
 # what a folder may call its weights, the first one found is taken
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "model.pth")
+OTHER_SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin")
 # what training scripts wrap a state dict into, smoothed weights first
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model", "module")
 
@@ -53,6 +55,9 @@ def find_weights(folder: Path) -> Path:
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return folder / name
+    others = [path for path in sorted(folder.iterdir()) if path.suffix in OTHER_SUFFIXES and path.is_file()]
+    if len(others) == 1:
+        return others[0]
     raise WeightsError(f"{folder} holds no weights: expected one of {', '.join(WEIGHT_FILES)}")
 
 
@@ -68,10 +73,12 @@ def read_state(path: Path) -> State:
         raise WeightsError(f"{path} is empty: fetch it again")
     if head[5:9] == b"\0\0\0{":  # eight bytes of length, of which the last are zero, then JSON
         return unwrap(_read_safetensors(path), path)
+    if head[:2] == b"PK" and any(name.endswith(".npy") for name in _members(path)):
+        return _read_npz(path)
     if head[:1] == b"\x80" or head[:2] == b"PK":
         return unwrap(_read_pickle(path), path)
     raise WeightsError(
-        f"{path} is no checkpoint that is known here: it is neither safetensors nor a PyTorch file"
+        f"{path} is no checkpoint that is known here: it is neither safetensors nor a PyTorch file nor .npz"
         f" (it starts with {head[:8]!r})"
     )
 
@@ -130,16 +137,44 @@ def _missing_bytes(path: Path) -> int:
     return max(0, 8 + int(length) + max(ends, default=0) - size)
 
 
+def _members(path: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, OSError) as error:
+        raise WeightsError(f"{path} is truncated or damaged ({_one_line(error)}); fetch it again") from error
+
+
+def _read_npz(path: Path) -> State:
+    """NumPy's archives of arrays, one array at a time; numbers with a fraction become float32."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: _from_numpy(name, archive[name]) for name in archive.files}
+    except Exception as error:  # zipfile, zlib and NumPy raise many kinds on damaged files
+        if "Object arrays cannot be loaded" in str(error):
+            raise WeightsError(
+                f"{path} is refused: it holds pickled objects, which could run code when read;"
+                " ask its author for plain arrays"
+            ) from error
+        raise WeightsError(f"{path} is no readable .npz file ({_one_line(error)}); fetch it again") from error
+
+
+def _from_numpy(name: str, array: Any) -> Tensor:
+    if not isinstance(array, np.ndarray):  # np.load hands out the bytes of whatever is no array
+        raise ValueError(f"{name} is not an array")
+    if array.dtype == np.dtype("V2"):  # bfloat16, whose type NumPy cannot write
+        values = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    else:
+        values = torch.from_numpy(array)
+    dtype = torch.float32 if values.is_floating_point() else values.dtype
+    return torch.empty(values.shape, dtype=dtype).copy_(values)
+
+
 def _read_pickle(path: Path) -> Any:
     with path.open("rb") as file:
         is_zip = file.read(2) == b"PK"
-    if is_zip:
-        try:
-            names = zipfile.ZipFile(path).namelist()
-        except (zipfile.BadZipFile, OSError) as error:
-            raise WeightsError(f"{path} is truncated or damaged ({_one_line(error)}); fetch it again") from error
-        if not any(name.endswith("data.pkl") for name in names):
-            raise WeightsError(f"{path} is a zip archive, but no PyTorch checkpoint")
+    if is_zip and not any(name.endswith("data.pkl") for name in _members(path)):
+        raise WeightsError(f"{path} is a zip archive, but no PyTorch checkpoint")
     try:
         # nothing but tensors and plain containers is built; any other object is refused before it is made
         with path.open("rb") as file:
@@ -175,6 +210,7 @@ def unwrap(content: Any, path: Path) -> State:
             break
         content = inner
     state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    state.pop("n_averaged", None)  # torch's averaged models count their steps among the weights
     if not state:
         raise WeightsError(f"{path} holds no tensors")
     for prefix in ("module.", "_orig_mod."):

@@ -7,13 +7,16 @@ from typing import Any
 
 from vitrail.errors import VitrailError, WeightsError
 from vitrail.model.zoo import find
-from vitrail.weights import timm, transformers
+from vitrail.weights import google, lucidrains, timm, torchvision, transformers
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.files import find_weights, read_json, read_state
 
 FAMILIES = (
     timm,
     transformers,
+    torchvision,
+    lucidrains,
+    google,
 )
 
 
@@ -28,7 +31,8 @@ def read_checkpoint(path: Path, **known: Any) -> Checkpoint:
         hub = read_json(path / "config.json") if (path / "config.json").is_file() else {}
         if (path / "preprocessor_config.json").is_file():
             processor = read_json(path / "preprocessor_config.json")
-        state = read_state(find_weights(path))
+        weights = find_weights(path)
+        state, hub = read_state(weights), hub or _named_by_file(weights)
     else:
         state = read_state(path)
         hub = _named_by_file(path)

@@ -1,4 +1,4 @@
-"""Reading timm's checkpoints. Parameters have the same names here, so reading is inferring the configuration."""
+"""Reading checkpoints of timm, DeiT, MAE and DINOv2. Names are the same here, so reading is inferring the rest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.errors import ConfigError, WeightsError
+from vitrail.errors import ConfigError, UnknownSizeError, WeightsError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.fields import Pair, pair
+from vitrail.model.positions import Resampling
 from vitrail.model.zoo import zoo
 from vitrail.pictures import Preprocessing
 from vitrail.weights.checkpoint import Checkpoint
@@ -27,6 +28,17 @@ CUSTOMS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"_rope_", {"rope": True}),
 )
 WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # heads by width, where they are not 64 channels each
+# older and sister spellings: DeiT-III's LayerScale; DINOv2's SwiGLU, and its chunks, which count blocks throughout
+RENAMED = (
+    (r"\.gamma_(\d)$", r".ls\1.gamma"),
+    (r"^head\.fc\.", "head."),
+    (r"^register_tokens$", "reg_token"),
+    (r"^blocks\.\d+\.(\d+)\.", r"blocks.\1."),
+    (r"\.mlp\.w12\.", ".mlp.fc1."),
+    (r"\.mlp\.w3\.", ".mlp.fc2."),
+)
+DROPPED = re.compile(r"mask_token|decoder_.+")  # of pretraining
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu"}
 
 
@@ -48,19 +60,37 @@ def read(
         preprocessing = Preprocessing.from_transformers(processor)
     if "stem.conv.weight" in state:
         return Checkpoint("timm", _infer_resnet(state, hub, known), dict(state), preprocessing, classes)
+    family, resampling = _author(state)
+    if "register_tokens" in state:  # DINOv2 adds positions before it adds registers
+        known = {"prefix_positions": "class", **known}
     state = rename(state)
     config, assumed = _infer(state, hub, known)
-    return Checkpoint("timm", config, state, preprocessing, classes, assumed=assumed)
+    if preprocessing is None and family != "timm" and config.in_chans == 3:
+        preprocessing = Preprocessing(config.img_size, "crop", 0.875, "bicubic", **IMAGENET)
+        assumed["preprocessing"] = preprocessing.describe()
+    return Checkpoint(family, config, state, preprocessing, classes, resampling, assumed)
+
+
+def _author(state: State) -> tuple[str, Resampling]:
+    """Who wrote it, where what is left of pretraining tells, and how its authors resize positions."""
+    if "decoder_embed.weight" in state:
+        return "MAE", "transformers"
+    if "register_tokens" in state:
+        return "DINOv2", "dinov2_reg"
+    return ("DINOv2", "dinov2") if "mask_token" in state and state["mask_token"].ndim == 2 else ("timm", "timm")
 
 
 def rename(state: State) -> State:
-    """Older and sister spellings: LayerScale as `gamma_1`, pre-logits that came with some files."""
-    names = ((r"\.gamma_(\d)$", r".ls\1.gamma"), (r"^head\.fc\.", "head."))
-    renamed = {}
-    for name, tensor in state.items():
-        for pattern, to in names:
+    """Today's names, without what only pretraining needs."""
+    renamed: State = {}
+    for old, tensor in state.items():
+        name = old
+        for pattern, to in RENAMED:
             name = re.sub(pattern, to, name)
-        renamed[name] = tensor
+        if name in renamed:
+            raise WeightsError(f"the checkpoint has two tensors for {name}, of which one is {old}: two are mixed")
+        if not DROPPED.fullmatch(name):
+            renamed[name] = tensor
     return renamed
 
 
@@ -165,7 +195,8 @@ def _pooling(state: State, pool: Any) -> dict[str, Any]:
     if "attn_pool.latent" in state:
         found = "map"
     else:
-        found = names[pool] if pool else ("token" if "cls_token" in state else "mean")
+        is_mean = "cls_token" not in state or "fc_norm.weight" in state  # a norm after pooling goes with the mean
+        found = names[pool] if pool else "mean" if is_mean else "token"
     norm = "tokens" if "norm.weight" in state else "pooled" if "fc_norm.weight" in state else "none"
     return {"pool": found, "final_norm": norm}
 
@@ -220,20 +251,22 @@ def _positions(state: State, fields: Mapping[str, Any], size: Pair | None) -> di
     if "pos_embed" not in state:
         return {"positions": "none", "img_size": size or _bias_grid(state, fields)}
     length = state["pos_embed"].shape[1]
+    said = fields.get("prefix_positions")
+    holders = [who for who in (("all", prefix), ("none", 0), ("class", 1)) if said in (None, who[0])]
     probe = ViTConfig(**{**fields, "positions": "none", "relative_bias": False, "img_size": _any_size(fields)})
     if size is not None:
         try:
             patches = replace(probe, img_size=size).num_patches
         except ConfigError:
             patches = -1
-        for name, count in (("all", prefix), ("none", 0), ("class", 1)):
+        for name, count in holders:
             if length == patches + count:
                 return {"positions": "learned", "prefix_positions": name, "img_size": size}
-    for name, count in (("all", prefix), ("none", 0), ("class", 1)):
+    for name, count in holders:
         side = math.isqrt(max(length - count, 0))
         if side and side * side == length - count:
             return {"positions": "learned", "prefix_positions": name, "img_size": _size_of_grid(probe, side)}
-    raise WeightsError(
+    raise UnknownSizeError(
         f"the checkpoint has {length} positions, which no square picture of {fields['patch_size']} patches has:"
         " give its img_size"
     )

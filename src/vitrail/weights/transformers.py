@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vitrail.errors import WeightsError
+from vitrail.errors import UnknownSizeError, WeightsError
 from vitrail.model.config import ViTConfig
 from vitrail.model.fields import Pair, pair
 from vitrail.pictures import Preprocessing
@@ -187,5 +187,5 @@ def _infer(
 def _square(patches: int, patch: Pair) -> Pair:
     side = round(max(patches, 0) ** 0.5)
     if side * side != patches or not side:
-        raise WeightsError(f"{patches} positions make no square picture: give its img_size")
+        raise UnknownSizeError(f"{patches} positions make no square picture: give its img_size")
     return side * patch[0], side * patch[1]

@@ -1,0 +1,44 @@
+"""A file or folder that is there whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vitrail.errors import VitrailError
+
+
+@contextmanager
+def written_whole(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Gives a path beside `target` to write a file or folder to; at the end it is flushed and renamed.
+
+    If anything fails on the way, nothing is left of it, and what was there before stays. An older folder steps
+    aside before the rename and is removed last.
+    """
+    if target.exists() and not overwrite:
+        raise VitrailError(f"{target} is already there: choose another name, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    room = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        new = room / target.name
+        yield new
+        for path in [new, *new.rglob("*")] if new.is_dir() else [new]:
+            _flush(path)
+        if target.exists():
+            os.rename(target, room / "old")
+        os.rename(new, target)
+        _flush(target.parent)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
