@@ -118,6 +118,16 @@ def test_missing_and_unexpected_tensors_are_counted_and_named(state, tmp_path: P
     )
 
 
+def test_two_families_in_one_file_are_told_apart(state, tmp_path: Path) -> None:
+    """Half of the blocks under timm's names, half under transformers'."""
+    mixed = {name.replace("blocks.1.norm1", "vit.encoder.layer.1.layernorm_before"): t for name, t in state.items()}
+    save_file(mixed, tmp_path / "mixed.safetensors")
+    refused(
+        tmp_path / "mixed.safetensors",
+        r"2 missing \(blocks.1.norm1.bias, .*2 unexpected \(vit.encoder.layer.1.*two checkpoints are mixed",
+    )
+
+
 def test_positions_that_make_no_square_ask_for_the_size(tmp_path: Path) -> None:
     model = vitrail.create(
         "vit_ti16", img_size=(32, 96), embed_dim=64, depth=1, num_heads=1, num_classes=3, zero_head=False

@@ -164,21 +164,21 @@ def test_missing_blocks_are_named(arrays: Arrays, tmp_path: Path, lost: tuple[in
     refused(tmp_path / "model.npz", rf"lacks 2 of 4 blocks \({lost[0]}, {lost[1]}\): it is not whole")
 
 
-ATTENTION = "Transformer/encoderblock_0/MultiHeadDotProductAttention_0/"
+ATTENTION = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/"
 BROKEN = {
-    "wrong width": ("Transformer/encoderblock_1/MlpBlock_0/Dense_0/kernel", (64, 99), r"shape \(blocks.1.mlp.fc1"),
+    "wrong width": ("Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel", (64, 99), r"shape \(blocks.1.mlp.fc1"),
     "no heads": (ATTENTION + "query/kernel", (64, 64), r"query/kernel of shape \(64, 64\), not \(width, heads, chan"),
     "flat bias": (ATTENTION + "key/bias", (64,), r"key/bias of shape \(64,\), not \(heads, channels\)"),
     "unequal key": (ATTENTION + "key/kernel", (64, 2, 16), "key and value of other shapes"),
     "no key": (ATTENTION + "key/kernel", None, "no key and value beside it"),
     "no norm": ("Transformer/encoder_norm/scale", None, r"1 missing \(norm.weight\)"),
-    "no mlp": ("Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel", None, "no blocks.0.mlp.fc1.weight"),
+    "no mlp": ("Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel", None, "no blocks.0.mlp.fc1.weight"),
     "no query": (ATTENTION + "query/kernel", None, "no blocks.0.attn.qkv.weight|not whole"),
     "flat patches": ("embedding/kernel", (192, 64), r"embedding/kernel of shape \(192, 64\), not \(height"),
     "flat positions": ("Transformer/posembed_input/pos_embedding", (17, 64), r"positions of shape \(17, 64\)"),
     "odd positions": ("Transformer/posembed_input/pos_embedding", (1, 15, 64), "15 positions.*give the img_size"),
     "extra": ("Transformer/extra/kernel", (2, 2), r"1 unexpected \(Transformer/extra"),
-    "mixed names": ("Transformer/encoderblock_0/LayerNorm_2/scale", (64,), "twice, under older and newer names"),
+    "mixed names": ("Transformer/encoderblock_0/LayerNorm_1/scale", (64,), "twice, under older and newer names"),
     "damaged stack": ("Transformer/encoderblock/LayerNorm_2/scale", (), "it is damaged"),
 }  # fmt: skip
 

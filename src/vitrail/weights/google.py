@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.errors import WeightsError
+from vitrail.errors import UnknownSizeError, WeightsError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.fields import Pair, pair
 from vitrail.model.positions import sincos_2d
@@ -255,7 +255,7 @@ def _positions(tree: State, state: State, fields: Mapping[str, Any], known: Any)
         if patches and fits and (found[0] // cell[0]) * (found[1] // cell[1]) == patches:
             return {"positions": "learned", "prefix_positions": "all" if slot else "none", "img_size": found}
     which = f"picture of {size[0]} x {size[1]}" if size else "square picture"
-    raise WeightsError(
+    raise UnknownSizeError(
         f"the google checkpoint has {table.shape[1]} positions, which no {which} in cells of {cell[0]} x {cell[1]} has:"
         " give the img_size that it was trained with"
     )
