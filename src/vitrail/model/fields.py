@@ -7,11 +7,17 @@ import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
 from vitrail.errors import ConfigError
 
 Pair = tuple[int, int]
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)  # without the cache, most of the time of making a configuration
 
 
 class JsonFields:
@@ -39,7 +45,7 @@ class JsonFields:
 
     def check_types(self) -> None:
         """Checks literals, numbers and truth values, so that a bad value is named and not met later as a crash."""
-        hints = get_type_hints(type(self))
+        hints = _hints(type(self))
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value, hint = getattr(self, field.name), hints[field.name]
             if getattr(hint, "__origin__", None) is Literal and value not in get_args(hint):

@@ -75,6 +75,8 @@ class ViT(nn.Module):
 
     def init_weights(self) -> None:
         """Fills the model with fresh weights, as its configuration says."""
+        if self.patch_embed.proj.weight.is_meta:
+            return  # there is nothing to fill yet
         initialise(self, self.config)
         for head in (self.head, self.head_dist):
             initialise_head(head, self.config)
