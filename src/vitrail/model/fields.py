@@ -45,7 +45,8 @@ class JsonFields:
 
     def check_types(self) -> None:
         """Checks literals, numbers and truth values, so that a bad value is named and not met later as a crash."""
-        hints = _hints(type(self))
+        kind: Any = type(self)
+        hints = _hints(kind)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value, hint = getattr(self, field.name), hints[field.name]
             if getattr(hint, "__origin__", None) is Literal and value not in get_args(hint):
