@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -117,12 +117,14 @@ class Classifier:
         *,
         img_size: int | tuple[int, int] | None = None,
         num_classes: int | None = None,
+        preprocessing: Mapping[str, Any] | None = None,
         **known: Any,
     ) -> Classifier:
         """Loads a model folder, a checkpoint file of any known family, or `hf:owner/name` from the Hub.
 
         img_size: another picture size; positions are resized as the checkpoint's authors do it.
         num_classes: another number of classes; the head is replaced.
+        preprocessing: fields of `Preprocessing` to change, such as `{"fit": "squash", "mean": (0.5, 0.5, 0.5)}`.
         known: fields of the configuration that the file cannot say (`num_heads`, `norm_eps`, `act`, …).
         """
         path = hub.fetch(str(source)) if str(source).startswith("hf:") else Path(source)
@@ -135,10 +137,11 @@ class Classifier:
                 raise
             checkpoint = read_checkpoint(path, img_size=pair("img_size", img_size), **known)
         model = checkpoint.build()
-        preprocessing, assumed = checkpoint.preprocessing, dict(checkpoint.assumed)
-        if preprocessing is None:
-            preprocessing = default_preprocessing(model.config, _zoo_name(path))
+        pixels, assumed = checkpoint.preprocessing, dict(checkpoint.assumed)
+        if pixels is None:
+            pixels = default_preprocessing(model.config, _zoo_name(path))
             assumed["preprocessing"] = ""
+        pixels = Preprocessing.from_json({**pixels.to_json(), **(preprocessing or {})})
         classes = checkpoint.classes
         if classes is None and checkpoint.config.num_classes == 1000:
             classes, assumed["classes"] = _imagenet_names(), "ImageNet-1k's"
@@ -148,16 +151,16 @@ class Classifier:
                 model.set_image_size(size, resampling=checkpoint.resampling)
             else:
                 model.set_image_size(size)
-            preprocessing = replace(preprocessing, size=size)
-        elif preprocessing.size != model.config.img_size:
-            preprocessing = replace(preprocessing, size=model.config.img_size)
+            pixels = replace(pixels, size=size)
+        elif pixels.size != model.config.img_size:
+            pixels = replace(pixels, size=model.config.img_size)
         if num_classes is not None and num_classes != model.config.num_classes:
             model.reset_head(num_classes)
             classes = None
             assumed.pop("classes", None)
         if "preprocessing" in assumed:
-            assumed["preprocessing"] = preprocessing.describe()
-        return cls(model.eval(), preprocessing, classes, assumed=assumed)
+            assumed["preprocessing"] = pixels.describe()
+        return cls(model.eval(), pixels, classes, assumed=assumed)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Writes the model folder: `config.json`, `model.safetensors`, `README.md`. It is there whole, or not at all.

@@ -175,6 +175,11 @@ def convert(
     num_heads: int | None = None,
     norm_eps: float | None = None,
     act: str | None = None,
+    fit: str | None = None,
+    crop_pct: float | None = None,
+    interpolation: str | None = None,
+    mean: tuple[float, float, float] | None = None,
+    std: tuple[float, float, float] | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> int:
     """Write anybody's checkpoint in anybody else's format.
@@ -199,11 +204,23 @@ def convert(
         what a file cannot say: epsilon of the norms
     act
         what a file cannot say: gelu, gelu_tanh, quick_gelu or relu
+    fit
+        preprocessing: crop, squash or pad
+    crop_pct
+        preprocessing: part of the resized picture that the crop keeps
+    interpolation
+        preprocessing: bicubic, bilinear, lanczos, …
+    mean
+        preprocessing: three numbers
+    std
+        preprocessing: three numbers
     as_json
         print one JSON object
     """
     asked = {"img_size": img_size, "num_classes": num_classes, "num_heads": num_heads, "norm_eps": norm_eps, "act": act}
-    options = {name: value for name, value in asked.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    pixels = {"fit": fit, "crop_pct": crop_pct, "interpolation": interpolation, "mean": mean, "std": std}
+    options["preprocessing"] = {name: value for name, value in pixels.items() if value is not None}
     classifier = vitrail.convert(source, destination, to, **options)
     if as_json:
         config = classifier.model.config.to_json()

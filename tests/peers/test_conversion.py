@@ -102,6 +102,17 @@ def test_what_cannot_be_held_is_said_in_one_line_and_nothing_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]
 
 
+def test_the_preprocessing_can_be_overridden(deit_tiny, tmp_path: Path, capsys) -> None:
+    extra = ["--fit", "squash", "--crop-pct", "1", "--mean", "0.5", "0.5", "0.4", "--interpolation", "bilinear"]
+    assert convert(deit_tiny, tmp_path / "v", "--to", "vitrail", *extra) == 0
+    found = vitrail.load(tmp_path / "v").preprocessing
+    assert (found.fit, found.crop_pct, found.interpolation) == ("squash", 1.0, "bilinear")
+    assert (found.mean, found.std) == ((0.5, 0.5, 0.4), (0.229, 0.224, 0.225))
+    assert "resize to 224 x 224 (bilinear)" in capsys.readouterr().err
+    assert convert(deit_tiny, tmp_path / "w", "--to", "vitrail", "--fit", "squeeze") == 1
+    assert "choose from crop, squash, pad" in capsys.readouterr().err
+
+
 def test_convert_reports_as_json(deit_tiny, tmp_path: Path, capsys) -> None:
     assert (
         convert(deit_tiny, tmp_path / "v", "--to", "vitrail", "--num-classes", "10", "--img-size", "384", "--json") == 0

@@ -25,6 +25,13 @@ def check_pictures(pictures: Tensor, in_chans: int) -> None:
         raise ConfigError(f"the model reads {in_chans} channels, but the picture has {pictures.shape[1]}")
 
 
+def exchange(module: nn.Module, name: str, value: Tensor) -> None:
+    """Puts another tensor in a parameter's place, frozen if it was; one that did not change stays as it is."""
+    old = getattr(module, name)
+    if value is not old:
+        setattr(module, name, nn.Parameter(value, requires_grad=old.requires_grad))
+
+
 class QuickGELU(nn.Module):
     """The sigmoid form of GELU that CLIP was trained with."""
 

@@ -17,7 +17,7 @@ from vitrail.model.block import Block
 from vitrail.model.config import ViTConfig
 from vitrail.model.fields import Pair, pair
 from vitrail.model.initialise import initialise, initialise_head
-from vitrail.model.layers import check_pictures, make_dropout, make_norm
+from vitrail.model.layers import check_pictures, exchange, make_dropout, make_norm
 from vitrail.model.patches import PatchEmbed
 from vitrail.model.positions import (
     Resampling,
@@ -316,28 +316,21 @@ class ViT(nn.Module):
         new: ViTConfig = old.replace(**changes)
         with torch.no_grad():
             proj = self.patch_embed.proj
-            self._exchange(proj, "weight", resample_patches(proj.weight, new.patch_size))
+            exchange(proj, "weight", resample_patches(proj.weight, new.patch_size))
             proj.kernel_size, proj.stride = new.patch_size, new.stride or new.patch_size
             if old.positions == "learned" and self.pos_embed is not None:
                 table = resize_positions(self.pos_embed, old.grid, new.grid, old.num_positioned, resampling)
-                self._exchange(self, "pos_embed", table)
+                exchange(self, "pos_embed", table)
             elif old.positions == "learned_2d":
-                self._exchange(self, "pos_embed_rows", resize_line(self.pos_embed_rows, new.grid[0], resampling))
-                self._exchange(self, "pos_embed_cols", resize_line(self.pos_embed_cols, new.grid[1], resampling))
+                exchange(self, "pos_embed_rows", resize_line(self.pos_embed_rows, new.grid[0], resampling))
+                exchange(self, "pos_embed_cols", resize_line(self.pos_embed_cols, new.grid[1], resampling))
             for module in self.modules():
                 if isinstance(module, RelativeBias):
                     table = resize_bias_table(module.relative_position_bias_table, old.grid, new.grid)
-                    self._exchange(module, "relative_position_bias_table", table)
+                    exchange(module, "relative_position_bias_table", table)
             self.config = new
             if old.positions in ("sincos_1d", "sincos_2d") and self.pos_embed is not None:
                 self.pos_embed = self._sincos(new.grid).to(self.pos_embed)
-
-    @staticmethod
-    def _exchange(module: nn.Module, name: str, value: Tensor) -> None:
-        """Puts another tensor in a parameter's place, frozen if it was; one that did not change stays as it is."""
-        old = getattr(module, name)
-        if value is not old:
-            setattr(module, name, nn.Parameter(value, requires_grad=old.requires_grad))
 
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head for another number of classes (0: features)."""
