@@ -24,12 +24,11 @@ from vitrail.model.vit import ViT
 from vitrail.model.zoo import find
 from vitrail.pictures import Preprocessing
 from vitrail.weights import Checkpoint, hub, read_checkpoint, timm, to_timm
+from vitrail.weights.customs import IMAGENET
 from vitrail.weights.files import find_weights, read_json, read_state
 from vitrail.weights.whole import written_whole
 
 FORMAT = 1  # of the model folder; raised when an older vitrail could no longer read it
-
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ class Model(nn.Module):
 
 MODELS = {
     "plain": Model(), "pre_logits": Model(pre_logits=40), "gap": Model(pool="gap"), "not square": Model(),
-    "patches not square": Model(patch=(8, 16)), "no head": Model(classes=0), "big_vision token": Model(table="learn"),
+    "patches not square": Model(patch=(8, 16)), "patches of 16": Model(patch=(16, 16)),
+    "no head": Model(classes=0), "big_vision token": Model(table="learn"),
     "big_vision gap": Model(table="learn", pool="gap", pre_logits=WIDTH),
     "big_vision map": Model(table="learn", pool="map"),
     "big_vision sincos": Model(table="sincos2d", pool="gap", pre_logits=WIDTH),
@@ -278,19 +279,20 @@ def test_what_was_read_is_written_back_bit_for_bit(kind: str, tmp_path: Path) ->
     same(ours(tmp_path / "again.npz", pictures), logits)
 
 
-def test_positions_are_resized_as_google_does_it(tmp_path: Path) -> None:
-    arrays, _, _ = theirs("plain", (56, 56))
+@pytest.mark.parametrize(("size", "to"), [(112, (192, 192)), (224, (384, 384)), (224, (160, 320))])
+def test_positions_are_resized_as_google_does_it(size: int, to: tuple[int, int], tmp_path: Path) -> None:
+    arrays, _, _ = theirs("patches of 16", (size, size))
     np.savez(tmp_path / "model.npz", **arrays)
-    model = vitrail.load(tmp_path / "model.npz", img_size=96).model
-    table = arrays["Transformer/posembed_input/pos_embedding"]
-    grid = ndimage.zoom(table[0, 1:].reshape(7, 7, WIDTH), (12 / 7, 12 / 7, 1), order=1)
-    wanted = np.concatenate([table[:, :1], grid.reshape(1, 144, WIDTH)], axis=1)
+    model = vitrail.load(tmp_path / "model.npz", img_size=to).model
+    table, side = arrays["Transformer/posembed_input/pos_embedding"], size // 16
+    grid = ndimage.zoom(table[0, 1:].reshape(side, side, WIDTH), (to[0] / size, to[1] / size, 1), order=1)
+    wanted = np.concatenate([table[:, :1], grid.reshape(1, -1, WIDTH)], axis=1)
     np.testing.assert_allclose(model.pos_embed.detach().numpy(), wanted, atol=1e-6)
     resized = {**arrays, "Transformer/posembed_input/pos_embedding": wanted}
-    pictures = np.random.default_rng(1).normal(size=(2, 96, 96, 3)).astype(np.float32)
+    pictures = np.random.default_rng(1).normal(size=(2, *to, 3)).astype(np.float32)
     with torch.inference_mode():
         found = model(torch.from_numpy(pictures).permute(0, 3, 1, 2))
-    same(found, logits_of(MODELS["plain"], resized, pictures))
+    same(found, logits_of(MODELS["patches of 16"], resized, pictures))
 
 
 def test_timm_reads_what_is_written_as_the_same_tensors(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "patch of 14": {"image_size": 98, "patch_size": 14},
     "large patch": {"patch_size": 32},
     "one patch": {"patch_size": 64},
+    "224 pixels": {"image_size": 224},
     "pre-logits": {"representation_size": 48},
     "odd mlp width": {"mlp_dim": 333},
     "narrow mlp": {"mlp_dim": 77},
@@ -97,7 +98,7 @@ def test_heads_that_were_exchanged_for_fine_tuning_are_understood(heads: torch.n
     torch.testing.assert_close(ours(pictures), peer(pictures), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("kind", "size"), [("plain", 112), ("plain", 32), ("patch of 14", 168)])
+@pytest.mark.parametrize(("kind", "size"), [("plain", 112), ("plain", 32), ("patch of 14", 168), ("224 pixels", 384)])
 @torch.no_grad()
 def test_another_image_size_is_torchvisions_own_resizing(kind: str, size: int, tmp_path: Path) -> None:
     peer = theirs(kind)

@@ -19,6 +19,7 @@ SMALL = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "
 WIDE = {"intermediate_size": 512}
 ARCHITECTURES = {
     "plain": ("ViTForImageClassification", "ViTConfig", {**WIDE}),
+    "224 pixels": ("ViTForImageClassification", "ViTConfig", {**WIDE, "image_size": 224}),
     "epsilon": ("ViTForImageClassification", "ViTConfig", {**WIDE, "layer_norm_eps": 1e-3}),
     "not square": ("ViTForImageClassification", "ViTConfig", {**WIDE, "image_size": [64, 128]}),
     "not square patches": ("ViTForImageClassification", "ViTConfig", {**WIDE, "patch_size": [8, 16]}),
@@ -102,15 +103,15 @@ def test_the_names_that_a_model_has_in_memory_are_understood_too(kind: str) -> N
     torch.testing.assert_close(ours(pictures), logits_of(peer(pictures)), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["plain", "registers", "dinov2"])
-@pytest.mark.parametrize("size", [(144, 144), (64, 160)])
+@pytest.mark.parametrize("kind", ["plain", "224 pixels", "registers", "dinov2"])
+@pytest.mark.parametrize("size", [(144, 144), (64, 160), (384, 384), (160, 320)])
 @torch.no_grad()
 def test_another_image_size_is_transformers_own_resizing(kind: str, size: tuple[int, int], tmp_path: Path) -> None:
     peer = theirs(kind)
     peer.save_pretrained(tmp_path)
     ours = vitrail.load(tmp_path, img_size=size).model
     pictures = pictures_for(ours.config)
-    options = {"interpolate_pos_encoding": True} if kind == "plain" else {}
+    options = {"interpolate_pos_encoding": True} if kind in ("plain", "224 pixels") else {}
     torch.testing.assert_close(ours(pictures), logits_of(peer(pictures, **options)), atol=1e-5, rtol=1e-5)
 
 

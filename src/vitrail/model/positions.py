@@ -71,9 +71,10 @@ def relative_index(grid: Pair, has_prefix: bool, num_prefix: int, device: torch.
 
 def resize_map(values: Tensor, size: Pair, how: Resampling) -> Tensor:
     """Resizes (1, channels, h, w) as the named library does it."""
-    if how == "google" or how == "torchvision":
-        mode = "bilinear" if how == "google" else "bicubic"
-        return F.interpolate(values, size=size, mode=mode, align_corners=True)
+    if how == "google":  # scipy's zoom, which computes in float64
+        return F.interpolate(values.double(), size=size, mode="bilinear", align_corners=True).to(values.dtype)
+    if how == "torchvision":
+        return F.interpolate(values, size=size, mode="bicubic", align_corners=True)
     if how == "dinov2":
         scale = [(n + 0.1) / old for n, old in zip(size, values.shape[-2:], strict=True)]
         return F.interpolate(values, scale_factor=scale, mode="bicubic")

@@ -16,8 +16,8 @@ from vitrail.model.fields import Pair, pair
 from vitrail.model.positions import sincos_2d
 from vitrail.pictures import Preprocessing
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.customs import mlp_ratio
 from vitrail.weights.files import State
-from vitrail.weights.timm import mlp_ratio
 
 # where the picture model may stand in a file, the deepest first
 PREFIXES = ("opt/target/", "params/img/", "params/", "img/", "")

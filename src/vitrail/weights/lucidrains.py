@@ -15,9 +15,8 @@ from vitrail.model.fields import Pair, pair
 from vitrail.model.positions import sincos_2d
 from vitrail.pictures import Preprocessing
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.customs import check_whole, mlp_ratio, renamed, square_size
 from vitrail.weights.files import State
-from vitrail.weights.timm import mlp_ratio
-from vitrail.weights.torchvision import check_whole, renamed, square_size
 
 FAMILY = "vit-pytorch"
 HEAD_DIM = 64  # by default, whatever the width

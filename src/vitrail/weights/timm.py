@@ -17,6 +17,7 @@ from vitrail.model.positions import Resampling
 from vitrail.model.zoo import zoo
 from vitrail.pictures import Preprocessing
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.customs import IMAGENET, custom_heads, mlp_ratio
 from vitrail.weights.files import State
 
 # what a state dict does not hold, by the name of the architecture: the custom of each line of models
@@ -27,7 +28,6 @@ CUSTOMS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"giantopt|^vit_base_patch16_gap", {"num_heads": 16}),
     (r"_rope_", {"rope": True}),
 )
-WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # heads by width, where they are not 64 channels each
 # older and sister spellings: DeiT-III's LayerScale; DINOv2's SwiGLU, and its chunks, which count blocks throughout
 RENAMED = (
     (r"\.gamma_(\d)$", r".ls\1.gamma"),
@@ -38,7 +38,6 @@ RENAMED = (
     (r"\.mlp\.w3\.", ".mlp.fc2."),
 )
 DROPPED = re.compile(r"mask_token|decoder_.+")  # of pretraining
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "relu": "relu"}
 
 
@@ -167,17 +166,6 @@ def _zoo_config(architecture: str) -> ViTConfig | None:
     bare = architecture.split(".")[0]
     row = next((row for row in zoo().values() if row.timm == bare), None)
     return row.config if row is not None and isinstance(row.config, ViTConfig) else None
-
-
-def mlp_ratio(width: int, hidden: int) -> float:
-    """The ratio that gives exactly this hidden width."""
-    ratio = hidden / width
-    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
-
-
-def custom_heads(width: int) -> int:
-    """64 channels a head, but for the widths that are published otherwise."""
-    return WIDE_HEADS.get(width, max(1, width // 64))
 
 
 def _heads(state: State, width: int) -> int:

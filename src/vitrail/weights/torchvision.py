@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from vitrail.errors import UnknownSizeError, WeightsError
+from vitrail.errors import WeightsError
 from vitrail.model.config import ViTConfig
-from vitrail.model.fields import Pair, pair
+from vitrail.model.fields import pair
 from vitrail.pictures import Preprocessing
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.customs import IMAGENET, check_whole, custom_heads, mlp_ratio, renamed, square_size
 from vitrail.weights.files import State
-from vitrail.weights.timm import IMAGENET, custom_heads, mlp_ratio
 
 OUTSIDE = {
     "patch_embed.proj": "conv_proj",
@@ -76,36 +75,6 @@ def _newer(name: str) -> str:
     for pattern, to in OLDER:
         name = re.sub(pattern, to, name)
     return name
-
-
-def renamed(state: State, ours: Mapping[str, str], family: str) -> State:
-    """The tensors under our names; raises one line if one has no name here, or two have the same."""
-    strangers = [name for name in state if name not in ours]
-    if not strangers:
-        new = {ours[name]: tensor for name, tensor in state.items()}
-        if len(new) == len(state):
-            return new
-        strangers = [name for name in state if list(ours.values()).count(ours[name]) > 1]
-    more = f", and {len(strangers) - 3} more" if len(strangers) > 3 else ""
-    raise WeightsError(
-        f"the {family} checkpoint has tensors that its ViT does not have ({', '.join(strangers[:3])}{more}):"
-        " it is another architecture, or two checkpoints are mixed"
-    )
-
-
-def check_whole(state: State, needed: Iterable[str], family: str) -> None:
-    """Raises one line if a tensor is missing without which nothing can be told."""
-    missing = [name for name in needed if name not in state]
-    if missing:
-        raise WeightsError(f"the {family} checkpoint is not whole: it has nothing for {', '.join(missing)}")
-
-
-def square_size(patches: int, patch: Pair) -> Pair:
-    """The size of a square picture of so many patches."""
-    side = math.isqrt(max(patches, 0))
-    if side * side != patches or not side:
-        raise UnknownSizeError(f"{patches} positions make no square picture: give its img_size")
-    return side * patch[0], side * patch[1]
 
 
 def _infer(state: State, depth: int, known: Mapping[str, Any]) -> tuple[ViTConfig, dict[str, Any]]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from vitrail.errors import UnknownSizeError, WeightsError
+from vitrail.errors import WeightsError
 from vitrail.model.config import ViTConfig
-from vitrail.model.fields import Pair, pair
+from vitrail.model.fields import pair
 from vitrail.pictures import Preprocessing
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.customs import custom_heads, mlp_ratio, square_size
 from vitrail.weights.files import State
-from vitrail.weights.timm import custom_heads, mlp_ratio
 
 PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.", "clip.")
 ACTIVATIONS = {
@@ -146,7 +146,7 @@ def _infer(
     inner = state["blocks.0.attn.proj.weight"].shape[1]
     positions = state["pos_embed"].shape[1]
     size = known.get("img_size") or hub.get("image_size")
-    img_size = pair("img_size", size) if size else _square(positions - 1 - distilled, patch)
+    img_size = pair("img_size", size) if size else square_size(positions - 1 - distilled, patch)
     patches = (img_size[0] // patch[0]) * (img_size[1] // patch[1])
     pool, final_norm = "token", "tokens"
     if has_classifier and is_clip:
@@ -182,10 +182,3 @@ def _infer(
     fields["embed_dropout"] = fields["dropout"]
     assumed = {} if hub else {**customs, "act": fields["act"]}
     return ViTConfig(**(fields | dict(known))), assumed
-
-
-def _square(patches: int, patch: Pair) -> Pair:
-    side = round(max(patches, 0) ** 0.5)
-    if side * side != patches or not side:
-        raise UnknownSizeError(f"{patches} positions make no square picture: give its img_size")
-    return side * patch[0], side * patch[1]
