@@ -12,12 +12,14 @@ import vitrail
 SOURCE = Path(vitrail.__file__).parent
 TIERS = {
     "errors": 0,
+    "whole": 1,
     "model": 1,
     "pictures": 1,
     "weights": 2,
     "data": 2,
     "classifier": 3,
     "conversion": 4,
+    "checking": 4,
     "scoring": 4,
     "figures": 4,
     "training": 5,

@@ -26,7 +26,7 @@ from vitrail.pictures import Preprocessing
 from vitrail.weights import Checkpoint, hub, read_checkpoint, timm, to_timm
 from vitrail.weights.customs import IMAGENET
 from vitrail.weights.files import find_weights, read_json, read_state
-from vitrail.weights.whole import written_whole
+from vitrail.whole import written_whole
 
 FORMAT = 1  # of the model folder; raised when an older vitrail could no longer read it
 

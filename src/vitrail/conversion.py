@@ -15,7 +15,7 @@ from vitrail.classifier import Classifier
 from vitrail.errors import ConfigError, VitrailError, WeightsError
 from vitrail.weights import to_google, to_timm, to_torchvision, to_transformers
 from vitrail.weights.files import State
-from vitrail.weights.whole import written_whole
+from vitrail.whole import written_whole
 
 Format = Literal["vitrail", "timm", "transformers", "torchvision", "google"]
 

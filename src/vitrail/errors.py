@@ -19,3 +19,7 @@ class WeightsError(VitrailError):
 
 class UnknownSizeError(WeightsError):
     """A checkpoint whose positions make no square, so that its picture size must be given."""
+
+
+class DataError(VitrailError):
+    """Pictures and labels that cannot be used as they are."""

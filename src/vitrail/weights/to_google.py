@@ -22,7 +22,7 @@ from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.zoo import create
 from vitrail.weights.checkpoint import check_fit
 from vitrail.weights.files import State
-from vitrail.weights.whole import written_whole
+from vitrail.whole import written_whole
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -1,0 +1,1 @@
+"""Augmentation: what happens to a sample is drawn once, as a pure function, and applied by either of two engines."""
