@@ -28,8 +28,9 @@ TIERS = {
     "serving": 6,
     "speed": 6,
     "__init__": 9,
-    "cli": 9,
-    "__main__": 10,
+    "commands": 10,
+    "cli": 11,
+    "__main__": 12,
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -1,0 +1,1 @@
+"""One file for each command: it parses, calls one function of the library, and prints."""
