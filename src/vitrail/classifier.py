@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -80,25 +81,38 @@ class Classifier:
         A picture is a path, bytes, an open file, a PIL picture, an array (height, width, channels) or a tensor
         (channels, height, width); `pictures` is one of them, or any iterable of them.
         """
+        self._check_top(top)
+        return self._predictions(self.logits(pictures, batch_size=batch_size), top)
+
+    def predict_pixels(self, pixels: NDArray[np.uint8], *, top: int = 1) -> list[Prediction]:
+        """Like `predict`, in one batch, for what `preprocessing.pixels` made: (pictures, height, width, channels)."""
+        self._check_top(top)
+        return self._predictions(self._run([torch.from_numpy(self.preprocessing.normalise(pixels))]), top)
+
+    def logits(self, pictures: Any, *, batch_size: int = 32) -> Tensor:
+        """Logits of each picture, in float32 on the CPU: (pictures, classes)."""
+        return self._run(self._batches(pictures, batch_size))
+
+    def _check_top(self, top: int) -> None:
         if not self.classes:
             raise VitrailError("this model has no head, so it cannot predict: train one, or load with num_classes=…")
         if top < 1:
             raise VitrailError(f"top={top} must be at least 1")
+
+    def _predictions(self, logits: Tensor, top: int) -> list[Prediction]:
         found = []
-        for logits in self.logits(pictures, batch_size=batch_size):
-            scores, indices = logits.softmax(dim=-1).topk(min(top, len(self.classes)))
+        for row in logits:
+            scores, indices = row.softmax(dim=-1).topk(min(top, len(self.classes)))
             best = tuple((self.classes[i], s) for i, s in zip(indices.tolist(), scores.tolist(), strict=True))
             found.append(Prediction(best[0][0], best[0][1], int(indices[0]), best))
         return found
 
-    def logits(self, pictures: Any, *, batch_size: int = 32) -> Tensor:
-        """Logits of each picture, in float32 on the CPU: (pictures, classes)."""
+    def _run(self, batches: Iterable[Tensor]) -> Tensor:
         weight = next(self.model.parameters())
         was_training = self.model.training
         self.model.eval()
         try:
             with torch.inference_mode():
-                batches = self._batches(pictures, batch_size)
                 rows = [self.model(batch.to(weight.device, weight.dtype)).float().cpu() for batch in batches]
         finally:
             self.model.train(was_training)

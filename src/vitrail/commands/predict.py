@@ -13,8 +13,6 @@ import vitrail
 from vitrail.commands.printing import Json, choose_device, print_assumed, print_json
 from vitrail.errors import PictureError, VitrailError
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".ppm", ".pgm", ".jp2"}
-
 
 def predict(
     model: str,
@@ -50,6 +48,8 @@ def predict(
     """
     if top < 1 or batch_size < 1:
         raise VitrailError("--top and --batch-size must be at least 1")
+    import numpy as np
+
     paths = list(_pictures(sources))
     if not paths:
         raise VitrailError(f"there are no pictures in {', '.join(map(str, sources))}")
@@ -63,14 +63,14 @@ def predict(
         good, pixels = [], []
         for path in paths[start : start + batch_size]:
             try:
-                pixels.append(vitrail.pictures.as_picture(path))
+                pixels.append(classifier.preprocessing.pixels(path))
                 good.append(path)
             except PictureError as error:
                 skipped.append({"path": str(path), "reason": str(error)})
                 print(f"skipped: {error}", file=sys.stderr)
         if not good:
             continue
-        for path, prediction in zip(good, classifier.predict(pixels, top=top, batch_size=batch_size), strict=True):
+        for path, prediction in zip(good, classifier.predict_pixels(np.stack(pixels), top=top), strict=True):
             best = [{"label": label, "score": round(score, 6)} for label, score in prediction.top]
             found.append({"path": str(path), **best[0], "top": best})
             if not as_json:
@@ -86,6 +86,8 @@ def predict(
 
 def _pictures(sources: Iterable[Path]) -> Iterable[Path]:
     """Files as they are; of folders, all files whose suffix is a picture's, in order."""
+    from vitrail.pictures.sources import SUFFIXES  # Pillow, which `--help` does not wait for
+
     for source in sources:
         if source.is_dir():
             files = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())

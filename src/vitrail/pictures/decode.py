@@ -2,6 +2,7 @@
 `PictureError`."""
 
 import io
+from collections.abc import Callable
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from PIL import (  # the plugins register themselves here; without that Pillow i
 )
 
 from vitrail.errors import PictureError
+from vitrail.pictures.draft import draft, reduce, reduction
 from vitrail.pictures.modes import from_array, to_rgb
 from vitrail.pictures.quiet import quiet_pillow
 from vitrail.pictures.sources import Source, name_of, opened, printable
@@ -30,6 +32,7 @@ MAX_PIXELS = 178_956_970  # where Pillow's own protection refuses
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")  # MPO opens as JPEG
 
 Truncated = Literal["error", "fill"]
+Shrink = Callable[[int, int], float]
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -41,6 +44,8 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_ON_ITS_SIDE = {turn for orientation, turn in _TURNS.items() if orientation >= 5}
+_JPEGS = ("JPEG", "MPO")
 _JPEG_END = b"\xff\xd9"
 
 
@@ -53,6 +58,29 @@ def decode(
     `truncated="fill"` keeps the part that can be decoded, if there is one (WebP and AVIF have none). `name` replaces
     the path in messages. A limit above twice `PIL.Image.MAX_IMAGE_PIXELS` needs that one raised too.
     """
+    return _decode(source, None, max_pixels, truncated, name)[0]
+
+
+def decode_at(
+    source: Source,
+    shrink: Shrink,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    truncated: Truncated = "error",
+    name: str | None = None,
+) -> tuple[Image.Image, tuple[int, int]]:
+    """Like `decode`, for a caller who will make the picture smaller: a JPEG may come at a half, a quarter or an eighth
+    of its size, which is much quicker. The second value is its full (width, height).
+
+    `shrink(width, height)` is asked of a JPEG, with its full upright size, and says by how much the caller will reduce
+    it; what comes is still `MARGIN` times larger than that. `reduction` says where a point of the full picture is.
+    """
+    return _decode(source, shrink, max_pixels, truncated, name)
+
+
+def _decode(
+    source: Source, shrink: Shrink | None, max_pixels: int, truncated: Truncated, name: str | None
+) -> tuple[Image.Image, tuple[int, int]]:
     if truncated not in ("error", "fill"):
         raise ValueError(f'truncated={truncated!r} is neither "error" nor "fill"')
     label = name_of(source) if name is None else printable(name)
@@ -62,7 +90,9 @@ def decode(
             with Image.open(file, formats=FORMATS) as picture:
                 _check_size(picture, max_pixels, label)
                 fillable = truncated == "error"  # the header is whole: something may be there to keep
-                return _upright(_load(picture, file, truncated))
+                full = _draft(picture, shrink) if shrink and picture.format in _JPEGS else None
+                upright = _upright(_load(picture, file, truncated))
+                return upright, full or upright.size
         except PictureError:
             raise
         except Image.DecompressionBombError as error:
@@ -104,6 +134,14 @@ def _check_size(picture: Image.Image, max_pixels: int, label: str) -> None:
         raise _too_large(label, max_pixels, f"{width} x {height} is ")
 
 
+def _draft(picture: ImageFile.ImageFile, shrink: Shrink) -> tuple[int, int]:
+    """Makes a JPEG load smaller if the caller can do with that; its full upright size."""
+    turn = _turn(picture)
+    width, height = picture.size if turn not in _ON_ITS_SIDE else picture.size[::-1]
+    draft(picture, shrink(width, height), turn)
+    return width, height
+
+
 def _load(picture: ImageFile.ImageFile, file: BinaryIO, truncated: Truncated) -> Image.Image:
     """The picture with its pixels decoded.
 
@@ -124,9 +162,10 @@ def _load(picture: ImageFile.ImageFile, file: BinaryIO, truncated: Truncated) ->
 
 
 def _decoded_part(picture: ImageFile.ImageFile, file: BinaryIO) -> Image.Image | None:
-    if picture.format in ("JPEG", "MPO"):
+    if picture.format in _JPEGS:
         file.seek(0)
         ended = Image.open(io.BytesIO(file.read() + _JPEG_END), formats=["JPEG"])
+        reduce(ended, reduction(picture.size, ended.size))
         try:
             ended.load()
             picture = ended
@@ -142,12 +181,17 @@ def _decoded_part(picture: ImageFile.ImageFile, file: BinaryIO) -> Image.Image |
 
 def _upright(picture: Image.Image) -> Image.Image:
     rgb = to_rgb(picture)
+    turn = _turn(picture)
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _turn(picture: Image.Image) -> Image.Transpose | None:
+    """What makes the picture upright."""
     try:
         orientation = picture.getexif().get(_ORIENTATION)
     except Exception:  # a broken EXIF block must not lose the picture
-        return rgb
-    turn = _TURNS.get(orientation) if isinstance(orientation, int) else None
-    return rgb if turn is None else rgb.transpose(turn)
+        return None
+    return _TURNS.get(orientation) if isinstance(orientation, int) else None
 
 
 def _too_large(label: str, max_pixels: int, size: str = "") -> PictureError:
