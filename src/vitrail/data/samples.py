@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -17,6 +18,15 @@ UNSAID = -1  # of a split, a label or a group: the source does not say
 
 Integers = NDArray[np.int64]
 
+_AT_ONCE = 1 << 16
+
+
+def _ranges(starts: Integers, stops: Integers) -> Integers:
+    """The numbers from each start to its stop, one range after the other."""
+    lengths = stops - starts
+    before = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+
 
 class Names(Sequence[str]):
     """Strings in one block of bytes. Nothing here is counted by reference, so forked workers share it for ever.
@@ -29,16 +39,27 @@ class Names(Sequence[str]):
         self.ends = ends
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Names:
+    def of(cls, names: Iterable[str | bytes]) -> Names:
         block = bytearray()
-        ends = []
+        ends = array("q")
         for name in names:
-            block += os.fsencode(name)
+            block += name if isinstance(name, bytes) else os.fsencode(name)
             ends.append(len(block))
         return cls(np.frombuffer(bytes(block), np.uint8), np.array(ends, np.int64))
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(os.fsdecode, self.all_encoded())
+
+    def all_encoded(self) -> Iterator[bytes]:
+        """The bytes of every name, in order."""
+        block = self.block.tobytes()
+        start = 0
+        for end in self.ends.tolist():
+            yield block[start:end]
+            start = end
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -59,10 +80,14 @@ class Names(Sequence[str]):
 
     def take(self, indices: NDArray[np.integer]) -> Names:
         starts = np.concatenate([[0], self.ends[:-1]])[indices]
-        lengths = self.ends[indices] - starts
-        ends = np.cumsum(lengths, dtype=np.int64)
-        within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-        return Names(self.block[np.repeat(starts, lengths) + within], ends)
+        stops = self.ends[indices]
+        ends = np.cumsum(stops - starts, dtype=np.int64)
+        block = np.empty(ends[-1] if len(ends) else 0, np.uint8)
+        for few in range(0, len(ends), _AT_ONCE):  # an index of 8 bytes to each byte of all names would be large
+            some = slice(few, few + _AT_ONCE)
+            first = ends[few - 1] if few else 0
+            block[first : ends[some][-1]] = self.block[_ranges(starts[some], stops[some])]
+        return Names(block, ends)
 
 
 @dataclass(frozen=True)
@@ -108,16 +133,21 @@ class Samples:
     def targets(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
         """Rows of zeros with ones at the labels, (pictures, classes)."""
         rows = np.zeros((len(indices), len(self.classes)), np.float32)
-        for row, index in zip(rows, indices, strict=True):
-            row[self.labels_of(int(index))] = 1
+        owners, labels = self.labels_among(indices)
+        rows[owners, labels] = 1
         return rows
 
     def counts(self, indices: NDArray[np.integer] | None = None) -> Integers:
         """How many pictures each class has."""
-        chosen = np.arange(len(self)) if indices is None else indices
-        if self.multi_label:
-            labels = np.concatenate([self.labels_of(int(i)) for i in chosen] or [self.labels[:0]])
-        else:
-            labels = self.labels[chosen]
-            labels = labels[labels != UNSAID]
+        _, labels = self.labels_among(np.arange(len(self)) if indices is None else indices)
         return np.bincount(labels, minlength=len(self.classes)).astype(np.int64)
+
+    def labels_among(self, indices: NDArray[np.integer]) -> tuple[Integers, NDArray[np.int32]]:
+        """All labels of these pictures, and for each label whose it is: k for the picture `indices[k]`."""
+        if self.label_list is None or self.label_ends is None:
+            labels = self.labels[indices]
+            owners = np.flatnonzero(labels != UNSAID)
+            return owners, labels[owners]
+        starts = np.concatenate([[0], self.label_ends[:-1]])[indices]
+        stops = self.label_ends[indices]
+        return np.repeat(np.arange(len(indices)), stops - starts), self.label_list[_ranges(starts, stops)]
