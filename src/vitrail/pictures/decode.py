@@ -91,7 +91,7 @@ def _decode(
                 _check_size(picture, max_pixels, label)
                 fillable = truncated == "error"  # the header is whole: something may be there to keep
                 full = _draft(picture, shrink) if shrink and picture.format in _JPEGS else None
-                upright = _upright(_load(picture, file, truncated))
+                upright = _upright(_load(picture, file, truncated), ours=True)
                 return upright, full or upright.size
         except PictureError:
             raise
@@ -179,8 +179,8 @@ def _decoded_part(picture: ImageFile.ImageFile, file: BinaryIO) -> Image.Image |
     return picture
 
 
-def _upright(picture: Image.Image) -> Image.Image:
-    rgb = to_rgb(picture)
+def _upright(picture: Image.Image, ours: bool = False) -> Image.Image:
+    rgb = to_rgb(picture, may_keep=ours)
     turn = _turn(picture)
     return rgb if turn is None else rgb.transpose(turn)
 

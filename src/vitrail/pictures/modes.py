@@ -12,8 +12,9 @@ _TOLERANCE = 1e-6  # how far a float may lie outside [0, 1]: the rounding of a r
 _MIDDLE_GREY = 128
 
 
-def to_rgb(picture: Image.Image) -> Image.Image:
-    """A new 8-bit RGB picture with no metadata.
+def to_rgb(picture: Image.Image, *, may_keep: bool = False) -> Image.Image:
+    """A new 8-bit RGB picture with no metadata. With `may_keep` it may share the memory of `picture`, which nobody
+    must use any more: at 2000 x 1500 a copy costs as much as decoding.
 
     Alpha is composed over white. 16-bit grey is divided by 257; so are 32-bit integers that fit in 16 bits. Floats
     within [0, 1] are multiplied by 255. Anything wider is scaled from its least to its greatest finite value, to middle
@@ -23,6 +24,8 @@ def to_rgb(picture: Image.Image) -> Image.Image:
         rgb = Image.fromarray(_grey(picture)).convert("RGB")
     elif picture.has_transparency_data:
         rgb = _over_white(picture)
+    elif may_keep and picture.mode == "RGB" and not picture.readonly:  # such memory belongs to an open file
+        rgb = picture._new(picture.im)
     else:
         rgb = picture.convert("RGB")  # a copy where it is RGB already
     rgb.info = {}  # an orientation left here would be applied a second time
