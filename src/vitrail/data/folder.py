@@ -206,10 +206,9 @@ def _label(
 
 def _notes_of_listing(listing: _Listing, strangers: list[bytes], left_out: int) -> list[str]:
     notes = []
-    if strangers:
-        notes.append(f"{quoted(_texts(strangers))} beside the splits was not read")
-    if left_out and not strangers:
-        notes.append(f"{counted(left_out, 'picture')} in no class folder left out: nothing says what is on them")
+    if left_out:
+        beside = f"in {quoted(_texts(strangers))} beside the splits, or " if strangers else ""
+        notes.append(f"{counted(left_out, 'picture')} left out, {beside}in no class folder")
     if listing.others:
         kinds = ", ".join(
             f"{printable(os.fsdecode(kind)) or 'no suffix'} {count:,}" for kind, count in listing.others.most_common(5)
@@ -226,7 +225,7 @@ def _notes_of_listing(listing: _Listing, strangers: list[bytes], left_out: int) 
 
 
 def _empty_classes(listing: _Listing, classes: set[str], splits: dict[bytes, str]) -> list[str]:
-    """Class folders without a picture: in a split they are found as classes that it lacks, if another split has them."""
+    """Class folders without a picture anywhere; those that one split lacks are found by counting."""
     if not classes:
         return []
     top = [path for path in listing.folders if path.count(b"/") == (1 if splits else 0)]
