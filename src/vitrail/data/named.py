@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,16 @@ def _below(path: str, root: str) -> str:
     return os.path.relpath(os.path.abspath(path), root)
 
 
+def numbered_names(sizes: Mapping[str, int]) -> Names:
+    """`train/000123` for each place in each split, in the order of the names if that of the splits is; in a split that
+    is called "", `000123`."""
+    names = []
+    for split, size in sizes.items():
+        width = max(6, len(str(size - 1)))
+        names += [f"{split}/{place:0{width}d}" if split else f"{place:0{width}d}" for place in range(size)]
+    return Names.of(names)
+
+
 def _source(
     name: str,
     reader: Reader,
@@ -111,9 +121,7 @@ def _source(
     sizes: dict[str, int],
     group_by: str | None,
 ) -> Source:
-    names = Names.of(
-        f"{split}/{place:06d}" if split else f"{place:06d}" for split, size in sizes.items() for place in range(size)
-    )
+    names = numbered_names(sizes)
     splits = np.repeat([SPLITS.index(split) if split else UNSAID for split in sizes], list(sizes.values()))
     samples = Samples(
         names,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitrail.data.folder import Files
 from vitrail.data.grouping import groups_by_name, numbered
@@ -130,7 +129,7 @@ class _Entries:
 def _entries(columns: Columns, name: str, base: str, separator: str | None) -> _Entries:
     values, rows = columns.values, columns.rows
     blank = [None] * len(rows)
-    labels, several = _labels(values.get("label", blank), rows, name, separator)
+    labels, several = read_labels(values.get("label", blank), rows, name, separator)
     weights = values.get("weight")
     groups = values.get("group")
     return _Entries(
@@ -167,7 +166,10 @@ def _text(value: Any, row: int, name: str, what: str) -> str | None:
     return str(value).strip() or None
 
 
-def _labels(cells: Iterable[Any], rows: Sequence[int], name: str, separator: str | None) -> tuple[list[Labels], bool]:
+def read_labels(
+    cells: Iterable[Any], rows: Iterable[int], name: str, separator: str | None = None
+) -> tuple[list[Labels], bool]:
+    """The labels in each cell, and whether a cell may hold several."""
     if separator == "":
         raise DataError("the separator of labels is empty: give the character between them, such as '|'")
     several = separator is not None
@@ -249,20 +251,7 @@ def _existing(entries: _Entries, kept: list[int], base: str) -> list[int]:
 
 def _samples(entries: _Entries, chosen: list[int], group_by: str | None) -> Samples:
     names = Names.of(entries.names[i] for i in chosen)
-    texts = {label for i in chosen for label in entries.labels[i]}
-    if all(_INTEGER.fullmatch(text) for text in texts):
-        classes = tuple(sorted(texts, key=lambda text: (int(text), text)))
-    else:
-        classes = tuple(sorted(texts, key=lambda text: text.encode("utf-8", "surrogatepass")))
-    number = {text: place for place, text in enumerate(classes)}
-    labels: NDArray[np.int32] = np.empty(0, np.int32)
-    label_list, label_ends = None, None
-    if entries.several:
-        lists = [sorted(number[label] for label in entries.labels[i]) for i in chosen]
-        label_list = np.array([label for each in lists for label in each], np.int32)
-        label_ends = np.cumsum([len(each) for each in lists], dtype=np.int64)
-    else:
-        labels = np.array([number[own[0]] if (own := entries.labels[i]) else UNSAID for i in chosen], np.int32)
+    columns = label_columns([entries.labels[i] for i in chosen], several=entries.several)
     groups = None
     if group_by is not None:
         groups = groups_by_name(names, group_by)
@@ -270,4 +259,27 @@ def _samples(entries: _Entries, chosen: list[int], group_by: str | None) -> Samp
         groups = numbered(entries.groups[i] for i in chosen)
     weights = None if entries.weights is None else np.array([entries.weights[i] for i in chosen], np.float32)
     splits = np.array([entries.splits[i] for i in chosen], np.int8)
-    return Samples(names, classes, labels, splits, groups, weights, label_list, label_ends)
+    return Samples(names, splits=splits, groups=groups, weights=weights, **columns)
+
+
+def label_columns(own: Sequence[Labels], *, several: bool, classes: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """The columns of `Samples` that say what is on the pictures, from the names of the classes of each.
+
+    Where the classes are not known, they are in the order of their names, numbers in that of their values."""
+    if classes is None:
+        texts = {label for labels in own for label in labels}
+        if all(_INTEGER.fullmatch(text) for text in texts):
+            classes = tuple(sorted(texts, key=lambda text: (int(text), text)))
+        else:
+            classes = tuple(sorted(texts, key=lambda text: text.encode("utf-8", "surrogatepass")))
+    number = {text: place for place, text in enumerate(classes)}
+    if not several:
+        labels = np.array([number[each[0]] if each else UNSAID for each in own], np.int32)
+        return {"classes": classes, "labels": labels}
+    lists = [sorted(number[label] for label in each) for each in own]
+    return {
+        "classes": classes,
+        "labels": np.empty(0, np.int32),
+        "label_list": np.array([label for each in lists for label in each], np.int32),
+        "label_ends": np.cumsum([len(each) for each in lists], dtype=np.int64),
+    }
