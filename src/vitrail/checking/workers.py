@@ -1,0 +1,104 @@
+"""Work on many pictures in several processes: in order, with little waiting in memory, and past files that crash."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol, TypeVar
+
+Result_co = TypeVar("Result_co", covariant=True)
+Result = TypeVar("Result")
+Rows = Sequence[int]
+
+_AHEAD = 4  # chunks for each process that are begun before the first of them is taken
+
+
+class Task(Protocol[Result_co]):
+    def __call__(self, rows: Rows, /) -> Result_co: ...
+
+    def lost(self, row: int, /) -> Result_co:
+        """The result of a row that takes the process down."""
+        ...
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(task: Task[Result], chunks: Sequence[Rows], workers: int) -> Iterator[tuple[Rows, Result]]:
+    """Each chunk with its result, in order; with no workers, in this process.
+
+    A process that dies (a decoder crashed, or memory ran out) takes nothing along: what was under way is done again
+    by itself, halved until the row is alone that does it. Such a chunk comes in several pieces.
+    """
+    if workers < 1 or len(chunks) < 2:
+        for chunk in chunks:
+            yield chunk, task(chunk)
+        return
+    left = deque(chunks)
+    while left:
+        try:
+            for done in _until_one_dies(task, left, workers):
+                yield done
+                left.popleft()
+        except BrokenProcessPool:
+            for _ in range(min(len(left), _AHEAD * workers)):
+                yield from _alone(task, left.popleft())
+
+
+def _until_one_dies(task: Task[Result], chunks: Sequence[Rows], workers: int) -> Iterator[tuple[Rows, Result]]:
+    pool = _pool(task, min(workers, len(chunks)))
+    waiting: deque[tuple[Rows, Future[Result]]] = deque()
+    try:
+        for chunk in list(chunks):
+            waiting.append((chunk, pool.submit(_work, chunk)))
+            if len(waiting) >= _AHEAD * workers:
+                chunk, future = waiting.popleft()
+                yield chunk, future.result()
+        while waiting:
+            chunk, future = waiting.popleft()
+            yield chunk, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _alone(task: Task[Result], chunk: Rows) -> Iterator[tuple[Rows, Result]]:
+    pool = _pool(task, 1)
+    try:
+        yield chunk, pool.submit(_work, chunk).result()
+    except BrokenProcessPool:
+        if len(chunk) == 1:
+            yield chunk, task.lost(chunk[0])
+            return
+        half = len(chunk) // 2
+        yield from _alone(task, chunk[:half])
+        yield from _alone(task, chunk[half:])
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _pool(task: Task[Any], workers: int) -> ProcessPoolExecutor:
+    # a fork shares the table of names and asks nothing of the caller's script, which a fresh process would run again
+    way = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    return ProcessPoolExecutor(workers, mp_context=way, initializer=_begin, initargs=(task,))
+
+
+_task: Task[Any] | None = None
+
+
+def _begin(task: Task[Any]) -> None:
+    global _task
+    _task = task
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker at once and without a word
+
+
+def _work(chunk: Rows) -> Any:
+    assert _task is not None
+    return _task(chunk)
