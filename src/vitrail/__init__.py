@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitrail.classifier import Classifier, Prediction, load
     from vitrail.conversion import convert
+    from vitrail.data.packing import PackReport, pack
     from vitrail.errors import VitrailError
     from vitrail.model.config import ResNetConfig, ViTConfig
     from vitrail.model.resnet import ResNet
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Classifier": "classifier",
+    "PackReport": "data.packing",
     "Prediction": "classifier",
     "Preprocessing": "pictures",
     "ResNet": "model.resnet",
@@ -30,10 +32,12 @@ _HOMES = {
     "create": "model.zoo",
     "load": "classifier",
     "models": "model.zoo",
+    "pack": "data.packing",
 }
 
 __all__ = [
     "Classifier",
+    "PackReport",
     "Prediction",
     "Preprocessing",
     "ResNet",
@@ -45,6 +49,7 @@ __all__ = [
     "create",
     "load",
     "models",
+    "pack",
 ]
 
 

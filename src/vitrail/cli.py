@@ -9,6 +9,7 @@ from cyclopts import App, CycloptsError
 import vitrail
 from vitrail.commands.convert import convert
 from vitrail.commands.models import models
+from vitrail.commands.pack import pack
 from vitrail.commands.predict import predict
 from vitrail.errors import VitrailError
 
@@ -23,7 +24,7 @@ app = App(
     help_flags=["--help", "-h"],
 )
 
-for command in (models, predict, convert):
+for command in (models, predict, convert, pack):
     app.command(command)
 
 
