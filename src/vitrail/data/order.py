@@ -34,8 +34,8 @@ def epoch_order(n: int, seed: int, epoch: int, *, run: int = 1, positions: Integ
     rank = np.argsort(permutation(count, seed, epoch, Stream.RUNS))
     runs_in_pool = max(1, -(-POOL // run))
     pool_of = rank[run_of] // runs_in_pool
-    key = keys(Stream.ORDER, seed, epoch, torch.arange(n)).numpy()[stored]
-    return stored[np.lexsort((key, pool_of))]
+    by_chance = keys(Stream.ORDER, seed, epoch, torch.arange(n)).numpy()[stored]
+    return stored[np.lexsort((by_chance, pool_of))]
 
 
 def repeated(order: Integers, batch_size: int, repeats: int) -> tuple[Integers, Integers]:

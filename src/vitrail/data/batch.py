@@ -1,0 +1,91 @@
+"""A batch on its way to the model: bytes while it travels, numbers once it is on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.data.augmentation.draws import normal, uniform
+from vitrail.data.augmentation.mixing import Mix, inside
+from vitrail.pictures import Preprocessing
+
+
+class Bad(NamedTuple):
+    """A picture that could not be read."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Erasing:
+    """Boxes that are blotted out once pixels are numbers: (n, 4) of left, top, right, bottom."""
+
+    boxes: tuple[Tensor, ...]
+    noise: Tensor | None = None  # (n,), keys: the first of the boxes is filled with noise, not with the mean
+
+    def __call__(self, values: Tensor) -> Tensor:
+        for number, box in enumerate(self.boxes):
+            fill = _noise(self.noise, values) if self.noise is not None and number == 0 else torch.zeros_like(values)
+            values = torch.where(inside(box, values), fill, values)
+        return values
+
+
+def _noise(key: Tensor, values: Tensor) -> Tensor:
+    """Standard normal numbers for each channel and pixel: a function of the sample's key."""
+    count = values[0].numel()
+    numbers = uniform(key, 2 * count).view(len(values), 2, count)
+    return normal(numbers[:, 0], numbers[:, 1]).to(values.dtype).view_as(values)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples of a subset. `pixels` are augmented but for erasing and mixing, which `inputs` does."""
+
+    samples: Tensor  # (n,), int64: which of the subset
+    pixels: Tensor  # (n, height, width, channels), uint8
+    labels: Tensor  # (n,), int64; with several labels to a picture (n, classes), float32
+    step: int = 0
+    erasing: Erasing | None = None
+    mix: Mix | None = None
+    valid: Tensor | None = None  # (n,), bool: in evaluation, False for a picture that could not be read
+    bad: list[Bad] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def to(self, device: str | torch.device) -> Batch:
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Batch:
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def inputs(self, preprocessing: Preprocessing) -> Tensor:
+        """What the model takes: float32 of (n, channels, height, width)."""
+        values = self.pixels.permute(0, 3, 1, 2).float()
+        mean, std = (
+            torch.tensor(numbers, device=values.device).view(-1, 1, 1)
+            for numbers in (preprocessing.mean, preprocessing.std)
+        )
+        values = (values / 255 - mean) / std
+        if self.erasing is not None:
+            values = self.erasing(values)
+        return values if self.mix is None else self.mix.pixels(values)
+
+    def targets(self, classes: int) -> Tensor:
+        """What the loss takes: labels as they are, or where pictures were mixed (n, classes)."""
+        return self.labels if self.mix is None else self.mix.targets(self.labels, classes)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        def of(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else change(tensor)
+
+        erasing = self.erasing and Erasing(tuple(map(change, self.erasing.boxes)), of(self.erasing.noise))
+        mix = self.mix and Mix(*(change(column) for column in vars(self.mix).values()))
+        new = replace(self, erasing=erasing, mix=mix, valid=of(self.valid))
+        samples, pixels, labels = map(change, (self.samples, self.pixels, self.labels))
+        return replace(new, samples=samples, pixels=pixels, labels=labels)
