@@ -4,79 +4,36 @@ import contextlib
 import io
 import os
 import pickle
-import struct
 import subprocess
 import sys
-import threading
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFile, features
+from PIL import Image
 
+from tests.pictures.making import (
+    FILES,
+    NOISE,
+    UPRIGHT,
+    attempt,
+    chunk,
+    encode,
+    exif,
+    pixels,
+    png,
+    png_bomb,
+    refusal,
+    with_segment,
+)
 from vitrail.errors import PictureError
 from vitrail.pictures import as_picture, decode
 
-RNG = np.random.default_rng(7)
-NOISE = Image.fromarray(RNG.integers(0, 256, (37, 53, 3), dtype=np.uint8))
-
-
-def encode(picture: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def pixels(picture: Image.Image) -> np.ndarray:
-    assert picture.mode == "RGB"
-    return np.asarray(picture)
-
-
-def attempt(data: bytes, **options: Any) -> Image.Image | str:
-    """The picture, or the line that refuses it."""
-    try:
-        return decode(data, **options)
-    except PictureError as error:
-        return str(error)
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(width: int, height: int, depth: int, colour: int, *chunks: bytes) -> bytes:
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
-
-
-def exif(orientation: int) -> bytes:
-    block = Image.Exif()
-    block[0x0112] = orientation
-    return block.tobytes()
-
-
-FILES = {
-    "jpeg": encode(NOISE, "JPEG", quality=95),
-    "progressive": encode(NOISE, "JPEG", progressive=True),
-    "jpeg with exif": encode(NOISE, "JPEG", exif=exif(6)),
-    "mpo": encode(NOISE, "MPO", save_all=True, append_images=[NOISE.rotate(180)]),
-    "png": encode(NOISE, "PNG"),
-    "interlaced palette png": encode(NOISE.quantize(31), "PNG", transparency=bytes(range(31))),
-    "webp": encode(NOISE, "WEBP", lossless=True),
-    "gif": encode(NOISE, "GIF"),
-    "bmp": encode(NOISE, "BMP"),
-    "tiff": encode(NOISE, "TIFF"),
-    "tiff lzw": encode(NOISE, "TIFF", compression="tiff_lzw"),
-    "ppm": encode(NOISE, "PPM"),
-    "jpeg 2000": encode(NOISE, "JPEG2000"),
-    **({"avif": encode(NOISE, "AVIF")} if features.check("avif") else {}),
-}
 LOSSLESS = ["png", "webp", "bmp", "tiff", "tiff lzw", "ppm"]
 
 
@@ -143,16 +100,6 @@ def test_the_narrowest_pictures_are_pictures(size: tuple[int, int]) -> None:
 # ---- orientation
 
 ARROW = Image.fromarray(np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3) * 10)  # no two turns of it are equal
-UPRIGHT = {  # the EXIF standard: where row 0 and column 0 of the stored picture are to be seen
-    1: lambda a: a,
-    2: lambda a: a[:, ::-1],
-    3: lambda a: a[::-1, ::-1],
-    4: lambda a: a[::-1],
-    5: lambda a: a.transpose(1, 0, 2),
-    6: lambda a: np.rot90(a, -1),
-    7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
-    8: lambda a: np.rot90(a, 1),
-}
 
 
 @pytest.mark.parametrize("orientation", UPRIGHT)
@@ -181,7 +128,7 @@ def test_a_jpeg_is_turned_too_and_only_once(orientation: int) -> None:
 def test_a_broken_exif_block_does_not_lose_the_picture(junk: bytes, start: bytes) -> None:
     plain = FILES["jpeg"]
     block = start + junk
-    jpeg = plain[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + plain[2:]
+    jpeg = with_segment(plain, 0xE1, block)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for data in (jpeg, encode(NOISE, "PNG", exif=block), encode(NOISE, "WEBP", exif=block)):
@@ -189,16 +136,6 @@ def test_a_broken_exif_block_does_not_lose_the_picture(junk: bytes, start: bytes
 
 
 # ---- refusals
-
-
-def refusal(source: object, **options: object) -> str:
-    with pytest.raises(PictureError) as caught:
-        decode(source, **options)  # type: ignore[arg-type]
-    line = str(caught.value)
-    assert len(line.splitlines()) == 1
-    assert line.isprintable()
-    line.encode()
-    return line
 
 
 def test_what_is_no_picture_is_refused_by_name(tmp_path: Path) -> None:
@@ -245,16 +182,9 @@ def test_names_with_newlines_and_stray_bytes_are_shown_escaped(tmp_path: Path) -
         assert "caf\\udce9.jpg: holds text" in refusal(stream)
 
 
-def bomb(width: int, height: int) -> bytes:
-    squeeze = zlib.compressobj(9)
-    row = bytes(1 + (width + 7) // 8)
-    data = b"".join([squeeze.compress(row) for _ in range(height)] + [squeeze.flush()])
-    return png(width, height, 1, 0, chunk(b"IDAT", data))
-
-
 def test_a_bomb_is_refused_from_its_header_in_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "bomb.png"
-    path.write_bytes(bomb(13_500, 13_500))
+    path.write_bytes(png_bomb(13_500, 13_500))
     assert path.stat().st_size < 60_000
     webp = tmp_path / "bomb.webp"
     webp.write_bytes(encode(Image.new("RGB", (9000, 9000)), "WEBP", lossless=True, method=0, quality=0))
@@ -304,80 +234,6 @@ def test_the_filters_of_warnings_are_left_as_they_were() -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(decode, [FILES["png"]] * 64))
         assert list(warnings.filters) == before
-
-
-# ---- truncation
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_a_file_cut_anywhere_is_a_picture_or_one_error(kind: str) -> None:
-    data = FILES[kind]
-    cuts = {*range(0, len(data), max(1, len(data) // 60)), *range(len(data) - 6, len(data))}
-    for cut in sorted(cuts):
-        for policy in ("error", "fill"):
-            result = attempt(data[:cut], truncated=policy)
-            if isinstance(result, str):
-                assert any(word in result for word in ("truncated", "empty", "holds text")), (cut, result)
-            else:
-                assert sorted(result.size) == [37, 53]
-
-
-@pytest.mark.parametrize("kind", ["png", "tiff", "ppm"])
-def test_filling_keeps_the_upper_part_exactly(kind: str) -> None:
-    half = FILES[kind][: len(FILES[kind]) // 2]
-    assert "is truncated" in refusal(half)
-    assert 'truncated="fill"' in refusal(half)
-    kept = pixels(decode(half, truncated="fill"))
-    np.testing.assert_array_equal(kept[:14], np.asarray(NOISE)[:14])
-    assert (kept[-10:] == 0).all()
-
-
-def test_filling_a_jpeg_gives_what_pillow_gives_with_its_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in ("jpeg", "progressive", "mpo"):
-        half = FILES[kind][: len(FILES["jpeg"]) // 2]
-        ours = pixels(decode(half, truncated="fill"))
-        with monkeypatch.context() as patch:
-            patch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-            theirs = np.asarray(Image.open(io.BytesIO(half)).convert("RGB"))
-        np.testing.assert_array_equal(ours, theirs)
-
-
-def test_a_cut_tiff_with_an_orientation_is_turned_as_well() -> None:
-    data = encode(NOISE, "TIFF", exif=exif(6))
-    with Image.open(io.BytesIO(data)) as picture:
-        start = picture.tile[0].offset
-    kept = pixels(decode(data[: start + 53 * 3 * 20], truncated="fill"))
-    np.testing.assert_array_equal(np.rot90(kept)[:15], np.asarray(NOISE)[:15])
-
-
-def test_nothing_is_made_up_where_nothing_could_be_decoded() -> None:
-    start = FILES["png"].index(b"IDAT") + 6
-    assert "is truncated" in refusal(FILES["png"][:start], truncated="fill")
-
-
-def test_an_unknown_policy_is_an_error() -> None:
-    with pytest.raises(ValueError, match='neither "error" nor "fill"'):
-        decode(FILES["png"], truncated="ignore")  # type: ignore[arg-type]
-
-
-def test_threads_with_both_policies_do_not_disturb_each_other() -> None:
-    whole, half = FILES["jpeg"], FILES["jpeg"][: len(FILES["jpeg"]) // 2]
-    expected = {data: pixels(decode(data, truncated="fill")).tobytes() for data in (whole, half)}
-    start = threading.Barrier(8)
-
-    def work(index: int) -> None:
-        start.wait()
-        for step in range(60):
-            if (index + step) % 3 == 0:
-                with pytest.raises(PictureError):
-                    decode(half)
-            else:
-                data = half if (index + step) % 3 == 1 else whole
-                assert pixels(decode(data, truncated="fill")).tobytes() == expected[data]
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    assert ImageFile.LOAD_TRUNCATED_IMAGES is False
 
 
 # ---- anything at all

@@ -9,36 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.pictures.making import NOISE, chunk, encode, over_white, pixels, png, rgb
 from vitrail.errors import PictureError
 from vitrail.pictures import as_picture, decode
 
 RNG = np.random.default_rng(7)
-NOISE = Image.fromarray(RNG.integers(0, 256, (37, 53, 3), dtype=np.uint8))
-
-
-def encode(picture: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def pixels(picture: Image.Image) -> np.ndarray:
-    assert picture.mode == "RGB"
-    return np.asarray(picture)
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def png(width: int, height: int, depth: int, colour: int, *chunks: bytes) -> bytes:
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + b"".join(chunks) + chunk(b"IEND", b"")
-
-
-def over_white(colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    a = alpha.astype(float)[..., None] / 255
-    return np.rint(colour * a + 255 * (1 - a))
 
 
 def test_sixteen_bit_grey_is_scaled_by_257_and_not_clipped() -> None:
@@ -46,7 +21,7 @@ def test_sixteen_bit_grey_is_scaled_by_257_and_not_clipped() -> None:
     expected = np.rint(ramp / 257)
     for kind in ("PNG", "TIFF"):
         picture = pixels(decode(encode(Image.fromarray(ramp), kind)))
-        np.testing.assert_array_equal(picture, np.repeat(expected[:, :, None], 3, 2))
+        np.testing.assert_array_equal(picture, rgb(expected))
     big_endian = Image.frombytes("I;16B", (256, 256), ramp.astype(">u2").tobytes())
     np.testing.assert_array_equal(pixels(as_picture(big_endian))[:, :, 0], expected)
     np.testing.assert_array_equal(pixels(as_picture(ramp))[:, :, 0], expected)
@@ -86,7 +61,7 @@ def test_alpha_is_composed_over_white() -> None:
     for picture in (decode(encode(Image.fromarray(rgba), "PNG")), as_picture(rgba)):
         assert np.abs(pixels(picture) - expected).max() <= 0.5 + 1e-9
     la = Image.merge("LA", [Image.fromarray(rgba[..., 0]), Image.fromarray(rgba[..., 3])])
-    grey = over_white(np.repeat(rgba[..., :1], 3, 2), rgba[..., 3])
+    grey = over_white(rgba[..., :1], rgba[..., 3])
     assert np.abs(pixels(decode(encode(la, "PNG"))) - grey).max() <= 0.5 + 1e-9
     premultiplied = pixels(as_picture(Image.fromarray(rgba).convert("RGBa")))
     assert np.abs(premultiplied - expected).max() <= 1.5
@@ -171,7 +146,7 @@ def test_the_first_frame_of_a_moving_picture_is_taken(kind: str) -> None:
 
 def test_arrays_of_every_allowed_shape_become_pictures() -> None:
     grey = RNG.integers(0, 256, (5, 7), dtype=np.uint8)
-    for array in (grey, grey[:, :, None], np.repeat(grey[:, :, None], 3, 2), grey.astype(np.float64) / 255):
+    for array in (grey, grey[:, :, None], rgb(grey), grey.astype(np.float64) / 255):
         np.testing.assert_array_equal(pixels(as_picture(array))[..., 0], grey)
     np.testing.assert_array_equal(pixels(as_picture(grey[::-1, ::2]))[..., 0], grey[::-1, ::2])
     rgba = np.dstack([np.asarray(NOISE), np.full((37, 53), 255, np.uint8)])

@@ -25,6 +25,7 @@ from PIL import (  # the plugins register themselves here; without that Pillow i
 from vitrail.errors import PictureError
 from vitrail.pictures.draft import draft, reduce, reduction
 from vitrail.pictures.modes import from_array, to_rgb
+from vitrail.pictures.png import without_remarks
 from vitrail.pictures.quiet import quiet_pillow
 from vitrail.pictures.sources import Source, name_of, opened, printable
 
@@ -84,15 +85,15 @@ def _decode(
     if truncated not in ("error", "fill"):
         raise ValueError(f'truncated={truncated!r} is neither "error" nor "fill"')
     label = name_of(source) if name is None else printable(name)
-    fillable = False
     with opened(source, label) as file, quiet_pillow():
         try:
-            with Image.open(file, formats=FORMATS) as picture:
-                _check_size(picture, max_pixels, label)
-                fillable = truncated == "error"  # the header is whole: something may be there to keep
-                full = _draft(picture, shrink) if shrink and picture.format in _JPEGS else None
-                upright = _upright(_load(picture, file, truncated), ours=True)
-                return upright, full or upright.size
+            try:
+                return _read(file, shrink, max_pixels, truncated, label)
+            except (ValueError, SyntaxError, OSError):
+                bare = without_remarks(file)
+                if bare is None:
+                    raise
+                return _read(bare, shrink, max_pixels, truncated, label)
         except PictureError:
             raise
         except Image.DecompressionBombError as error:
@@ -100,7 +101,17 @@ def _decode(
         except UnidentifiedImageError as error:
             raise _unidentified(file, label) from error
         except Exception as error:  # a broken file can raise nearly anything in Pillow
-            raise _broken(error, label, fillable) from error
+            raise _broken(error, label, truncated == "error" and _has_a_header(file)) from error
+
+
+def _read(
+    file: BinaryIO, shrink: Shrink | None, max_pixels: int, truncated: Truncated, label: str
+) -> tuple[Image.Image, tuple[int, int]]:
+    with Image.open(file, formats=FORMATS) as picture:
+        _check_size(picture, max_pixels, label)
+        full = _draft(picture, shrink) if shrink and picture.format in _JPEGS else None
+        upright = _upright(_load(picture, file, truncated), ours=True)
+        return upright, full or upright.size
 
 
 def as_picture(
@@ -240,6 +251,15 @@ def _is_text(head: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return len(text) > 0.9 * len(head) and all(c.isprintable() or c.isspace() for c in text)
+
+
+def _has_a_header(file: BinaryIO) -> bool:
+    try:
+        file.seek(0)
+        with Image.open(file, formats=FORMATS):
+            return True
+    except Exception:
+        return False
 
 
 def _broken(error: Exception, label: str, fillable: bool = False) -> PictureError:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageChops
 
 from vitrail.errors import PictureError
 
@@ -20,6 +20,8 @@ def to_rgb(picture: Image.Image, *, may_keep: bool = False) -> Image.Image:
     within [0, 1] are multiplied by 255. Anything wider is scaled from its least to its greatest finite value, to middle
     grey if these are equal. NaN is black. Colour profiles are not applied.
     """
+    if picture.mode == "CMYK" and picture.format in ("JPEG", "MPO") and "adobe" not in picture.info:
+        picture = ImageChops.invert(picture)  # Pillow takes every such JPEG for one of Adobe's, which are negatives
     if picture.mode.startswith("I;16") or picture.mode in ("I", "F"):
         rgb = Image.fromarray(_grey(picture)).convert("RGB")
     elif picture.has_transparency_data:
