@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.checking.check import check
     from vitrail.classifier import Classifier, Prediction, load
     from vitrail.conversion import convert
     from vitrail.data.packing import PackReport, pack
@@ -28,6 +29,7 @@ _HOMES = {
     "ViT": "model.vit",
     "ViTConfig": "model.config",
     "VitrailError": "errors",
+    "check": "checking.check",
     "convert": "conversion",
     "create": "model.zoo",
     "load": "classifier",
@@ -45,6 +47,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "VitrailError",
+    "check",
     "convert",
     "create",
     "load",

@@ -7,6 +7,7 @@ import sys
 from cyclopts import App, CycloptsError
 
 import vitrail
+from vitrail.commands.check import check
 from vitrail.commands.convert import convert
 from vitrail.commands.models import models
 from vitrail.commands.pack import pack
@@ -24,7 +25,7 @@ app = App(
     help_flags=["--help", "-h"],
 )
 
-for command in (models, predict, convert, pack):
+for command in (models, predict, convert, pack, check):
     app.command(command)
 
 

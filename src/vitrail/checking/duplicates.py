@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from vitrail.checking.hashes import distances
 from vitrail.checking.near import Pairs, close_pairs
@@ -46,12 +44,13 @@ def find_duplicates(records: Records) -> Duplicates:
 
 def merged(groups: Integers, links: Iterable[Pairs]) -> Integers:
     """Groups joined wherever a link goes from one to another; a group is named by its first row."""
+    groups = groups.copy()
     for first, second in _batches(links):
-        size = len(groups)
-        rows = np.concatenate([first, np.arange(size)])
-        columns = np.concatenate([second, groups])
-        graph = coo_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(size, size))
-        groups = _first_of(connected_components(graph, directed=False)[1])
+        while (apart := groups[first] != groups[second]).any():
+            one, other = groups[first[apart]], groups[second[apart]]
+            np.minimum.at(groups, np.maximum(one, other), np.minimum(one, other))
+            while ((heads := groups[groups]) != groups).any():  # a head that got a head of its own passes it on
+                groups = heads
     return groups
 
 

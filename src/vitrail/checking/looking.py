@@ -28,7 +28,7 @@ HUGE = 50_000_000  # pixels
 PLAIN = 8  # grey levels between the darkest and the brightest value of each colour
 
 SUFFIXES = {
-    "JPEG": {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"},
+    "JPEG": {".jpg", ".jpeg", ".jpe", ".jfif", ".jif", ".mpo"},
     "PNG": {".png", ".apng"},
     "WEBP": {".webp"},
     "GIF": {".gif"},

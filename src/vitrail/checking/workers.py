@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
@@ -32,7 +32,7 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(task: Task[Result], chunks: Sequence[Rows], workers: int) -> Iterator[tuple[Rows, Result]]:
+def in_order(task: Task[Result], chunks: Sequence[Rows], workers: int) -> Generator[tuple[Rows, Result]]:
     """Each chunk with its result, in order; with no workers, in this process.
 
     A process that dies (a decoder crashed, or memory ran out) takes nothing along: what was under way is done again

@@ -1,0 +1,112 @@
+"""`vitrail check`: what is wrong with pictures and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+import vitrail
+from vitrail.commands.printing import Json, choose_device, print_json
+from vitrail.commands.progress import shown_progress
+from vitrail.errors import VitrailError
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+def check(
+    data: str,
+    /,
+    *,
+    model: str | None = None,
+    out: Path = Path("check"),
+    overwrite: Flag = False,
+    index: Flag = False,
+    strict: Flag = False,
+    device: str | None = None,
+    batch_size: int = 64,
+    workers: int | None = None,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    download: Flag = False,
+    group_by: str | None = None,
+    as_json: Json = False,
+) -> int:
+    """Find unreadable files, duplicates, pictures in two splits, and with a model labels that are likely wrong.
+
+    Example: vitrail check photos/ --model my-model/
+
+    Parameters
+    ----------
+    data
+        a folder, a table, a named set, shards
+    model
+        a model folder, a checkpoint file, or hf:owner/name: look for wrong labels with its features
+    out
+        the folder to make, with check.html and tables
+    overwrite
+        replace the folder of an earlier check
+    index
+        make the index of tar shards anew first
+    strict
+        exit with 1 where anything was found
+    device
+        for the model: cpu, cuda, cuda:1, mps; by default the fastest there is
+    batch_size
+        pictures that go through the model at a time
+    workers
+        processes; by default, one for each processor
+    seed
+        of the folds in which labels are judged
+    data_dir
+        where named sets are kept
+    download
+        fetch a named set that is not there
+    group_by
+        a pattern on the names: pictures with an equal match judge each other's labels no more than duplicates do
+    as_json
+        print one JSON object
+    """
+    if batch_size < 1 or (workers is not None and workers < 0):
+        raise VitrailError("--batch-size must be at least 1, and --workers at least 0")
+    with _stages() as progress:
+        report = vitrail.check(
+            data,
+            model=model,
+            out=out,
+            overwrite=overwrite,
+            index=index,
+            device=None if model is None else choose_device(device),
+            batch_size=batch_size,
+            workers=workers,
+            seed=seed,
+            progress=progress,
+            data_dir=data_dir,
+            download=download,
+            group_by=group_by,
+        )
+    if as_json:
+        print_json({**report.to_json(), "page": str(out / "check.html")})
+    else:
+        from vitrail.checking.summary import summary
+
+        print("\n".join([*summary(report), "", f"look at {out / 'check.html'}; the full lists are beside it"]))
+    return int(strict and report.found)
+
+
+@contextmanager
+def _stages() -> Iterator[Callable[[str, int, int], None]]:
+    """One bar after the other, as the work goes on."""
+    with ExitStack() as stack:
+        bars: dict[str, Callable[[int, int], None]] = {}
+
+        def say(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                stack.close()
+                bars[what] = stack.enter_context(shown_progress(what))
+            bars[what](done, total)
+
+        yield say
