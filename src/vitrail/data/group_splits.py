@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -9,41 +10,71 @@ from numpy.typing import NDArray
 
 from vitrail.data.samples import UNSAID, Integers, Samples
 
-_SLACK = 1e-9  # a draw is one on every machine, however it rounds
+Table = list[tuple[int, int]]  # of a group: (class, pictures)
+
+_SLACK = 1e-15  # less is rounding, and no reason to change sides
+_ROUNDS = 10
 
 
 def choose_groups(samples: Samples, rows: Integers, share: Fraction, ranks: Integers) -> NDArray[np.bool_]:
     """True for the pictures whose group is set aside.
 
-    Groups are looked at in the order of the ranks of their first pictures. One is taken if that brings the classes
-    nearer to their shares, in squares of the relative distance, and if each of its classes keeps a picture for
-    training. Since classes only fill up, what is left at the end could not be taken either. If every group is too large
-    for the share, the one that does least harm is taken.
+    Groups are looked at in the order of the ranks of their first pictures, and change sides if that brings the classes
+    nearer to their shares, in squares of the relative distance, and if each class keeps a picture for training; until
+    none changes, or ten rounds. If every group is too large for the share, the one that does least harm is
+    set aside.
     """
     group = _whole_groups(samples, rows)
     first = np.unique(group, return_index=True)[1]
     order = np.argsort(ranks[first]).tolist()
-    tables = _class_tables(samples, rows, group)
-    left = np.bincount(np.concatenate([classes for classes, _ in tables]), np.concatenate([n for _, n in tables]))
-    sizes = np.maximum(left, 1)
-    wanted = float(share) * left
-    taken = np.zeros(len(tables), bool)
-    least, harmless = np.inf, None
-    for number in order:
-        classes, pictures = tables[number]
-        if not (left[classes] > pictures).all():
-            continue
-        weight = pictures / sizes[classes] ** 2
-        harm = float((weight * (pictures - 2 * wanted[classes])).sum())
-        if harm < -_SLACK * float((weight * pictures).sum()):
-            taken[number] = True
-            left[classes] -= pictures
-            wanted[classes] -= pictures
-        elif harm < least * (1 - _SLACK):
-            least, harmless = harm, number
-    if harmless is not None and not taken.any():
-        taken[harmless] = True
-    return taken[group]
+    sides = _Sides(_class_tables(samples, rows, group), share)
+    for _ in range(_ROUNDS):
+        if not sum(sides.change_if_better(number) for number in order):
+            break
+    if not any(sides.aside):
+        sides.set_least_harmful_aside(order)
+    return np.array(sides.aside)[group]
+
+
+class _Sides:
+    """Which groups are set aside, and how far each class is from its share. Plain numbers, since a group has few
+    classes; and added in one order, so that the sums are the same on every machine."""
+
+    def __init__(self, tables: list[Table], share: Fraction) -> None:
+        self.tables = tables
+        self.aside = [False] * len(tables)
+        self.left: Counter[int] = Counter()  # pictures for training
+        for table in tables:
+            for label, pictures in table:
+                self.left[label] += pictures
+        self.wanted = {label: float(share) * size for label, size in self.left.items()}
+        self.weight = {label: 1 / size**2 for label, size in self.left.items()}
+
+    def _spared(self, number: int) -> bool:
+        return all(self.left[label] > pictures for label, pictures in self.tables[number])
+
+    def _harm(self, number: int) -> float:
+        """How much farther from their shares the classes would be if the group changed sides."""
+        sign = 2 if self.aside[number] else -2
+        return sum(
+            self.weight[label] * pictures * (pictures + sign * self.wanted[label])
+            for label, pictures in self.tables[number]
+        )
+
+    def change_if_better(self, number: int) -> bool:
+        if self._harm(number) >= -_SLACK or not (self.aside[number] or self._spared(number)):
+            return False
+        for label, pictures in self.tables[number]:
+            moved = -pictures if self.aside[number] else pictures
+            self.left[label] -= moved
+            self.wanted[label] -= moved
+        self.aside[number] = not self.aside[number]
+        return True
+
+    def set_least_harmful_aside(self, order: list[int]) -> None:
+        spared = [number for number in order if self._spared(number)]
+        if spared:
+            self.aside[min(spared, key=self._harm)] = True
 
 
 def _whole_groups(samples: Samples, rows: Integers) -> Integers:
@@ -55,12 +86,14 @@ def _whole_groups(samples: Samples, rows: Integers) -> Integers:
     return np.unique(groups, return_inverse=True)[1].astype(np.int64)
 
 
-def _class_tables(samples: Samples, rows: Integers, group: Integers) -> list[tuple[Integers, Integers]]:
+def _class_tables(samples: Samples, rows: Integers, group: Integers) -> list[Table]:
     """For each group, the classes in it and how many pictures of each; pictures without a label are one more class."""
     owners, labels = samples.labels_among(rows)
     bare = np.setdiff1d(np.arange(len(rows)), owners)
-    owners = np.concatenate([owners, bare])
-    labels = np.concatenate([labels, np.full(len(bare), len(samples.classes), np.int32)])
-    pairs, counts = np.unique(np.stack([group[owners], labels], 1), axis=0, return_counts=True)
-    cuts = np.flatnonzero(np.diff(pairs[:, 0])) + 1
-    return list(zip(np.split(pairs[:, 1], cuts), np.split(counts, cuts), strict=True))
+    kinds = len(samples.classes) + 1
+    pairs = np.concatenate([group[owners] * kinds + labels, group[bare] * kinds + kinds - 1])
+    numbers, counts = np.unique(pairs, return_counts=True)
+    tables: list[Table] = [[] for _ in range(group.max() + 1)]
+    for number, pictures in zip(numbers.tolist(), counts.tolist(), strict=True):
+        tables[number // kinds].append((number % kinds, pictures))
+    return tables
