@@ -59,11 +59,13 @@ def from_table(
     columns = read_columns(table, lambda there: _choose(there, name, path_column, label_column))
     entries = _entries(columns, name, os.path.abspath(table.parent), separator)
     kept, repeated = _once_each(entries, name)
+    if not kept:
+        raise DataError(f"{name} has columns and no rows: add a row for each picture")
     present = _existing(entries, kept, os.path.abspath(table.parent))
     if not present:
+        example = printable(os.fsdecode(entries.names[kept[0]]))
         raise DataError(
-            f"none of the {counted(len(kept), 'file')} that {name} names is there, such as "
-            f"{printable(os.fsdecode(entries.names[kept[0]])) if kept else '(no rows)'}: "
+            f"{name} names {counted(len(kept), 'picture')} and none is there, such as {example}: "
             "paths are relative to the table"
         )
     samples = _samples(entries, present, group_by)
