@@ -81,8 +81,8 @@ def test_the_longest_and_the_least_pictures_go_through_every_fit(name: str, fit:
 
 
 def test_the_whole_zoo_is_read_in_little_memory(zoo: tuple[Path, dict[str, np.ndarray | None]]) -> None:
-    """No good file of the zoo holds more than 65,536 pixels: 200 MB above what the interpreter takes is enough for all of
-    it, and too little for any of the bombs."""
+    """No good file of the zoo holds more than 65,536 pixels: 200 MB above what the interpreter takes is enough for all
+    of it, and too little for any of the bombs."""
     program = (
         "import os, resource, sys\n"
         "from vitrail.errors import PictureError\n"

@@ -23,13 +23,13 @@ from PIL import (  # the plugins register themselves here; without that Pillow i
 )
 
 from vitrail.errors import PictureError
+from vitrail.pictures.bombs import MAX_PIXELS, check_promise, check_size, too_large
 from vitrail.pictures.draft import draft, reduce, reduction
 from vitrail.pictures.modes import from_array, to_rgb
 from vitrail.pictures.png import without_remarks
 from vitrail.pictures.quiet import quiet_pillow
 from vitrail.pictures.sources import Source, name_of, opened, printable
 
-MAX_PIXELS = 178_956_970  # where Pillow's own protection refuses
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")  # MPO opens as JPEG
 
 Truncated = Literal["error", "fill"]
@@ -97,7 +97,7 @@ def _decode(
         except PictureError:
             raise
         except Image.DecompressionBombError as error:
-            raise _too_large(label, max_pixels) from error
+            raise too_large(label, max_pixels) from error
         except UnidentifiedImageError as error:
             raise _unidentified(file, label) from error
         except Exception as error:  # a broken file can raise nearly anything in Pillow
@@ -108,7 +108,8 @@ def _read(
     file: BinaryIO, shrink: Shrink | None, max_pixels: int, truncated: Truncated, label: str
 ) -> tuple[Image.Image, tuple[int, int]]:
     with Image.open(file, formats=FORMATS) as picture:
-        _check_size(picture, max_pixels, label)
+        check_size(picture, max_pixels, label)
+        check_promise(picture, file, label)
         full = _draft(picture, shrink) if shrink and picture.format in _JPEGS else None
         upright = _upright(_load(picture, file, truncated), ours=True)
         return upright, full or upright.size
@@ -128,21 +129,13 @@ def as_picture(
     if not isinstance(obj, Image.Image):
         return decode(obj, max_pixels=max_pixels, truncated=truncated, name=name)
     label = printable(name or getattr(obj, "filename", "") or "PIL picture")
-    _check_size(obj, max_pixels, label)
+    check_size(obj, max_pixels, label)
     with quiet_pillow():
         try:
             obj.load()  # before the EXIF block is looked at: Pillow turns a TIFF itself while loading
             return _upright(obj)
         except Exception as error:
             raise _broken(error, label) from error
-
-
-def _check_size(picture: Image.Image, max_pixels: int, label: str) -> None:
-    width, height = picture.size
-    if width < 1 or height < 1:
-        raise PictureError(f"{label}: {width} x {height} holds no pixels; replace it")
-    if width * height > max_pixels:
-        raise _too_large(label, max_pixels, f"{width} x {height} is ")
 
 
 def _draft(picture: ImageFile.ImageFile, shrink: Shrink) -> tuple[int, int]:
@@ -183,7 +176,7 @@ def _decoded_part(picture: ImageFile.ImageFile, file: BinaryIO) -> Image.Image |
         except Exception:
             pass  # what the first attempt decoded is still there
     picture.tile = []  # nothing is left to decode
-    extrema = picture.copy().getextrema()
+    extrema = picture.getextrema()
     bands = extrema if isinstance(extrema[0], tuple) else (extrema,)
     if all(low == high for low, high in bands):  # one colour: nothing was decoded
         return None
@@ -203,17 +196,6 @@ def _turn(picture: Image.Image) -> Image.Transpose | None:
     except Exception:  # a broken EXIF block must not lose the picture
         return None
     return _TURNS.get(orientation) if isinstance(orientation, int) else None
-
-
-def _too_large(label: str, max_pixels: int, size: str = "") -> PictureError:
-    pillow = 2 * (Image.MAX_IMAGE_PIXELS or max_pixels)
-    if max_pixels > pillow:
-        return PictureError(
-            f"{label}: {size}more than the {pillow} pixels Pillow allows; raise PIL.Image.MAX_IMAGE_PIXELS as well"
-        )
-    return PictureError(
-        f"{label}: {size}more than {max_pixels} pixels; make it smaller, or raise max_pixels if you trust it"
-    )
 
 
 def _unidentified(file: BinaryIO, label: str) -> PictureError:

@@ -1,5 +1,5 @@
-"""PNGs that are whole but for a remark: for a comment with a wrong checksum, or one that unpacks to more than a megabyte,
-Pillow refuses the picture."""
+"""PNGs that are whole but for a remark: Pillow refuses a picture for a comment that has a wrong checksum, or that
+unpacks to more than a megabyte."""
 
 import io
 import struct

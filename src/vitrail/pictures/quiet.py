@@ -1,5 +1,6 @@
 """Pillow's warnings, silenced while a picture of ours is being read."""
 
+import logging
 import re
 import threading
 import warnings
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 _FROM_PILLOW = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # without any handler, Python prints errors by itself
 _lock = threading.Lock()
 _readers = 0
 
