@@ -63,7 +63,7 @@ def from_named(
     taken = [named.take(dataset) for dataset in datasets]
     reader: Reader
     if isinstance(taken[0][0], np.ndarray):
-        reader = Arrays(np.concatenate([pictures for pictures, _ in taken], dtype=np.uint8))
+        reader = Arrays(_joined([pictures for pictures, _ in taken]))
     else:
         absolute = os.path.abspath(root)
         reader = Files(absolute, Names.of(_below(path, absolute) for paths, _ in taken for path in paths))
@@ -97,6 +97,12 @@ def _dataset(name: str, root: Path, arguments: dict[str, Any], download: bool) -
             f"{name} is not in {printable(folder)}, or not whole ({said.rstrip('.')}): {remedy}, "
             "or name another folder with --data-dir"
         ) from error
+
+
+def _joined(parts: Sequence[Any]) -> NDArray[np.uint8]:
+    """The parts after each other, in the order in which a picture is written; several are stored channel by channel."""
+    whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), np.uint8)
+    return np.concatenate(parts, out=whole)
 
 
 def _below(path: str, root: str) -> str:
