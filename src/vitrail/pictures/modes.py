@@ -1,5 +1,7 @@
 """Any mode of picture, and any array that is one, to 8-bit RGB."""
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from vitrail.errors import PictureError
 
 _TOLERANCE = 1e-6  # how far a float may lie outside [0, 1]: the rounding of a resize, not another range
 _MIDDLE_GREY = 128
+_BAND = 2**22  # pixels that are worked on at a time
 
 
 def to_rgb(picture: Image.Image, *, may_keep: bool = False) -> Image.Image:
@@ -76,7 +79,7 @@ def _over_white(picture: Image.Image) -> Image.Image:
         # A 16-bit PNG: Pillow keeps the high byte of each pixel, and both bytes of the transparent colour.
         picture = picture.copy()
         picture.info["transparency"] = tuple(value >> 8 for value in picture.info["transparency"])
-    rgba = picture.convert("RGBA")
+    rgba = picture if picture.mode == "RGBA" else picture.convert("RGBA")
     alpha = rgba.getchannel("A")
     rgb = rgba.convert("RGB")
     if alpha.getextrema() == (255, 255):
@@ -87,17 +90,34 @@ def _over_white(picture: Image.Image) -> Image.Image:
 
 
 def _grey(picture: Image.Image) -> NDArray[np.uint8]:
+    """In bands of rows: a large picture is in memory two or three times, and not ten."""
     values = np.asarray(picture)
-    if picture.mode == "F":
-        grey = _floats_to_eight(values)
-    elif values.dtype.itemsize == 2 or (values.min() >= 0 and values.max() <= 65535):
-        grey = _sixteen_to_eight(values)
-    else:
-        grey = _spread(values)
+    height = max(1, _BAND // values.shape[1])
+    bands = [slice(row, row + height) for row in range(0, len(values), height)]
+    scale = _scale(picture.mode, [values[band] for band in bands])
     transparent = picture.info.get("transparency")
-    if isinstance(transparent, int):
-        grey[values == transparent] = 255
+    grey = np.empty(values.shape, np.uint8)
+    for band in bands:
+        grey[band] = scale(values[band])
+        if isinstance(transparent, int):
+            grey[band][values[band] == transparent] = 255
     return grey
+
+
+def _scale(mode: str, bands: Sequence[NDArray[Any]]) -> Callable[[NDArray[Any]], NDArray[np.uint8]]:
+    """How the values of these bands, taken together, become eight bits."""
+    if bands[0].dtype.itemsize == 2:
+        return _sixteen_to_eight
+    finite = (band[np.isfinite(band)] for band in bands)
+    ends = [(float(values.min()), float(values.max())) for values in finite if values.size]
+    low = min((least for least, _ in ends), default=math.inf)
+    high = max((greatest for _, greatest in ends), default=-math.inf)
+    if mode == "I" and low >= 0 and high <= 65535:
+        return _sixteen_to_eight
+    infinite = any(np.isinf(band).any() for band in bands)
+    if mode == "F" and low >= -_TOLERANCE and high <= 1 + _TOLERANCE and not infinite:
+        return lambda values: _unit_to_eight(np.nan_to_num(values))
+    return lambda values: _spread(values, low, high)
 
 
 def _sixteen_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -108,25 +128,12 @@ def _unit_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.rint(np.clip(values.astype(np.float32, copy=False), 0, 1) * 255).astype(np.uint8)
 
 
-def _floats_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
-    known = ~np.isnan(values)
-    if not known.any():
-        return np.zeros(values.shape, np.uint8)
-    low, high = values[known].min(), values[known].max()
-    within = low >= -_TOLERANCE and high <= 1 + _TOLERANCE
-    filled = np.where(known, values, 0)
-    return np.where(known, _unit_to_eight(filled) if within else _spread(filled, known), 0).astype(np.uint8)
-
-
-def _spread(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
-    """Linear from the least to the greatest finite value; the infinities go to the ends."""
+def _spread(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+    """Linear from the least to the greatest finite value; the infinities go to the ends, NaN to black."""
     values = values.astype(np.float64)
-    finite = np.isfinite(values) if known is None else np.isfinite(values) & known
-    if not finite.any():
-        return np.where(values > 0, 255, 0).astype(np.uint8)
-    low, high = values[finite].min(), values[finite].max()
-    if low == high:
-        scaled = np.where(finite, _MIDDLE_GREY, np.where(values > 0, 255, 0))
+    if low < high:
+        known = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+        scaled = np.rint((known - low) / (high - low) * 255)
     else:
-        scaled = np.rint((np.clip(values, low, high) - low) / (high - low) * 255)
+        scaled = np.where(np.isfinite(values), _MIDDLE_GREY, np.where(values > 0, 255, 0))
     return scaled.astype(np.uint8)
