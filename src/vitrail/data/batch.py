@@ -47,12 +47,13 @@ class Batch:
     """Some samples of a subset. `pixels` are augmented but for erasing and mixing, which `inputs` does."""
 
     samples: Tensor  # (n,), int64: which of the subset
-    pixels: Tensor  # (n, height, width, channels), uint8
+    pixels: Tensor  # (n, channels, height, width), uint8, in any order of memory
     labels: Tensor  # (n,), int64; with several labels to a picture (n, classes), float32
     step: int = 0
     erasing: Erasing | None = None
     mix: Mix | None = None
     valid: Tensor | None = None  # (n,), bool: in evaluation, False for a picture that could not be read
+    full: Tensor | None = None  # (n, 2): in evaluation, the width and height that each picture has
     bad: list[Bad] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -66,12 +67,12 @@ class Batch:
 
     def inputs(self, preprocessing: Preprocessing) -> Tensor:
         """What the model takes: float32 of (n, channels, height, width)."""
-        values = self.pixels.permute(0, 3, 1, 2).float()
+        values = torch.empty(self.pixels.shape, device=self.pixels.device).copy_(self.pixels)
         mean, std = (
             torch.tensor(numbers, device=values.device).view(-1, 1, 1)
             for numbers in (preprocessing.mean, preprocessing.std)
         )
-        values = (values / 255 - mean) / std
+        values.div_(255).sub_(mean).div_(std)
         if self.erasing is not None:
             values = self.erasing(values)
         return values if self.mix is None else self.mix.pixels(values)
@@ -86,6 +87,6 @@ class Batch:
 
         erasing = self.erasing and Erasing(tuple(map(change, self.erasing.boxes)), of(self.erasing.noise))
         mix = self.mix and Mix(*(change(column) for column in vars(self.mix).values()))
-        new = replace(self, erasing=erasing, mix=mix, valid=of(self.valid))
+        new = replace(self, erasing=erasing, mix=mix, valid=of(self.valid), full=of(self.full))
         samples, pixels, labels = map(change, (self.samples, self.pixels, self.labels))
         return replace(new, samples=samples, pixels=pixels, labels=labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,30 +47,34 @@ class Fetcher(Dataset[Any]):
             return error
 
     def _evaluation(self, task: Task) -> Batch:
-        pixels, bad = self._room(len(task.samples)), []
-        valid = torch.ones(len(task.samples), dtype=torch.bool)
+        n, bad = len(task.samples), []
+        pixels, full, valid = (
+            self._room(n, planar=False),
+            torch.zeros(n, 2, dtype=torch.int32),
+            torch.ones(n, dtype=torch.bool),
+        )
+        array = pixels.permute(0, 2, 3, 1).numpy()
         for k, readable in enumerate(self.subset.read_many(task.samples)):
             try:
-                pixels.numpy()[k] = self.preprocessing.pixels(readable)
+                array[k], size = self.preprocessing.measured_pixels(readable)
+                full[k] = torch.tensor(size)
             except PictureError as error:
                 bad.append(self._bad(int(task.samples[k]), error))
-                pixels[k], valid[k] = 0, False
-        return Batch(
-            torch.from_numpy(task.samples), pixels, self._labels(task.samples), task.step, valid=valid, bad=bad
-        )
+                array[k], valid[k] = 0, False
+        samples, labels = torch.from_numpy(task.samples), self._labels(task.samples)
+        return Batch(samples, pixels, labels, task.step, valid=valid, full=full, bad=bad)
 
     def _training(self, task: Task, plan: Augmentation) -> Batch:
         size, bad = self.preprocessing.size, []
         samples = task.samples.copy()
-        pixels = self._room(len(samples))
+        pixels = self._room(len(samples), planar=plan.crop == "random-resized" and not plan.possible_ops())
         drawn = self._draw(plan, task.epoch, samples, task.repeat)
-        array = pixels.numpy()
         readables = self.subset.read_many(samples)
         for k, row in enumerate(on_picture.rows(drawn)):
             readable = readables[k]
             for _ in range(len(self.subset)):
                 try:
-                    array[k] = on_picture.augmented(readable, plan, row, self.preprocessing)
+                    pixels[k] = on_picture.augmented(readable, plan, row, self.preprocessing)
                     break
                 except PictureError as error:
                     bad.append(self._bad(int(samples[k]), error))
@@ -103,13 +108,16 @@ class Fetcher(Dataset[Any]):
     def _labels(self, samples: Integers) -> Tensor:
         return labels_of(self.subset, samples)
 
-    def _room(self, count: int) -> Tensor:
-        shape = (count, *self.preprocessing.size, self.preprocessing.channels)
+    def _room(self, count: int, *, planar: bool) -> Tensor:
+        """Room for pixels (count, channels, height, width), channel by channel, or with a pixel's channels together."""
+        (height, width), channels = self.preprocessing.size, self.preprocessing.channels
+        shape = (count, channels, height, width) if planar else (count, height, width, channels)
         if get_worker_info() is None:
-            return torch.empty(shape, dtype=torch.uint8)
-        # in memory that the other process reads too: it is written once and not copied
-        shared = torch.UntypedStorage._new_shared(int(np.prod(shape)))  # type: ignore[no-untyped-call]
-        return torch.empty(0, dtype=torch.uint8).set_(shared).view(shape)
+            room = torch.empty(shape, dtype=torch.uint8)
+        else:  # in memory that the other process reads too: written once, and not copied
+            shared = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
+            room = torch.empty(0, dtype=torch.uint8).set_(shared).view(shape)
+        return room if planar else room.permute(0, 3, 1, 2)
 
 
 def _replace(drawn: Drawn, row: int, other: Drawn) -> None:

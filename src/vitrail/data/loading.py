@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,16 +39,21 @@ class _Workers:
         self.pin_memory = pin_memory
 
     def run(self, tasks: Iterator[Task]) -> Iterator[Batch]:
-        loader: DataLoader[Any] = DataLoader(
-            self.fetcher,
-            batch_size=None,
-            sampler=_Tasks(tasks),
-            num_workers=self.workers,
-            collate_fn=_as_it_is,
-            pin_memory=self.pin_memory,
-            worker_init_fn=_leave_interrupts_to_the_parent,
-        )
-        for batch in loader:
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="This DataLoader will create"
+            )  # more workers than cores: as asked
+            loader: DataLoader[Any] = DataLoader(
+                self.fetcher,
+                batch_size=None,
+                sampler=_Tasks(tasks),
+                num_workers=self.workers,
+                collate_fn=_as_it_is,
+                pin_memory=self.pin_memory,
+                worker_init_fn=_leave_interrupts_to_the_parent,
+            )
+            batches = iter(loader)
+        for batch in batches:
             if isinstance(batch, VitrailError):
                 raise batch
             yield batch

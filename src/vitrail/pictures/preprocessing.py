@@ -73,13 +73,19 @@ class Preprocessing:
 
     def pixels(self, picture: Source | Image.Image | NDArray[Any]) -> NDArray[np.uint8]:
         """The step before `normalise`: uint8 of (height, width, channels), a quarter of the bytes for a device."""
+        return self.measured_pixels(picture)[0]
+
+    def measured_pixels(
+        self, picture: Source | Image.Image | NDArray[Any]
+    ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        """`pixels`, and the (width, height) that the picture has."""
         if isinstance(picture, Image.Image | np.ndarray) or self.interpolation == "nearest":
             rgb = as_picture(picture)
             full = rgb.size
         else:
             rgb, full = decode_at(picture, self._shrink)
         fitted = self._fit(rgb if self.channels == 3 else rgb.convert("L"), full)
-        return np.array(fitted).reshape(*self.size, self.channels)
+        return np.array(fitted).reshape(*self.size, self.channels), full
 
     def normalise(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(pixels / 255 - mean) / std, from (..., height, width, channels) to (..., channels, height, width)."""

@@ -14,23 +14,26 @@ from torch import Tensor
 from vitrail.data.augmentation.ops import Op
 from vitrail.data.augmentation.policy import TRIES, Augmentation
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom
+Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def random_box(plan: Augmentation, numbers: Sequence[float], width: int, height: int) -> Box:
-    """A part of `plan.scale` of the area with an aspect in `plan.ratio`: the first of ten tries that fits, else the
-    largest central part of a permitted aspect. `random_boxes` is the same for many pictures at once."""
+    """A part of `plan.scale` of the area with an aspect in `plan.ratio`, in whole pixels: the first of ten tries that
+    fits, else the largest central part of a permitted aspect. `random_boxes` is the same for many pictures at once."""
     low, high = plan.scale
     log_low, log_high = math.log(plan.ratio[0]), math.log(plan.ratio[1])
     for k in range(TRIES):
         area = width * height * (low + (high - low) * numbers[2 * k])
         aspect = math.exp(log_low + (log_high - log_low) * numbers[2 * k + 1])
-        wide, tall = math.sqrt(area * aspect), math.sqrt(area / aspect)
-        if wide <= width and tall <= height:
-            left, top = (width - wide) * numbers[2 * TRIES], (height - tall) * numbers[2 * TRIES + 1]
-            return left, top, min(left + wide, width), min(top + tall, height)
-    wide, tall = min(width, height * plan.ratio[1]), min(height, width / plan.ratio[0])
-    return (width - wide) / 2, (height - tall) / 2, (width + wide) / 2, (height + tall) / 2
+        wide, tall = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < wide <= width and 0 < tall <= height:
+            left = math.floor((width - wide + 1) * numbers[2 * TRIES])
+            top = math.floor((height - tall + 1) * numbers[2 * TRIES + 1])
+            return left, top, left + wide, top + tall
+    wide = max(1, min(width, round(height * plan.ratio[1])))
+    tall = max(1, min(height, round(width / plan.ratio[0])))
+    left, top = (width - wide) // 2, (height - tall) // 2
+    return left, top, left + wide, top + tall
 
 
 def random_boxes(plan: Augmentation, numbers: Tensor, width: Tensor, height: Tensor) -> Tensor:
@@ -40,15 +43,17 @@ def random_boxes(plan: Augmentation, numbers: Tensor, width: Tensor, height: Ten
     area, aspect = numbers[:, 0 : 2 * TRIES : 2], numbers[:, 1 : 2 * TRIES : 2]
     area = (width * height)[:, None] * (low + (high - low) * area)
     aspect = torch.exp(log_low + (log_high - log_low) * aspect)
-    wide, tall = torch.sqrt(area * aspect), torch.sqrt(area / aspect)
-    fits = (wide <= width[:, None]) & (tall <= height[:, None])
+    wide, tall = torch.sqrt(area * aspect).round(), torch.sqrt(area / aspect).round()
+    fits = (wide > 0) & (wide <= width[:, None]) & (tall > 0) & (tall <= height[:, None])
     first = fits.to(torch.uint8).argmax(1, keepdim=True)
     found = fits.any(1)
-    wide = torch.where(found, wide.gather(1, first)[:, 0], torch.minimum(width, height * plan.ratio[1]))
-    tall = torch.where(found, tall.gather(1, first)[:, 0], torch.minimum(height, width / plan.ratio[0]))
-    left = (width - wide) * torch.where(found, numbers[:, 2 * TRIES], 0.5)
-    top = (height - tall) * torch.where(found, numbers[:, 2 * TRIES + 1], 0.5)
-    return torch.stack([left, top, torch.minimum(left + wide, width), torch.minimum(top + tall, height)], 1)
+    widest = torch.minimum(width, (height * plan.ratio[1]).round()).clamp(min=1)
+    tallest = torch.minimum(height, (width / plan.ratio[0]).round()).clamp(min=1)
+    wide = torch.where(found, wide.gather(1, first)[:, 0], widest)
+    tall = torch.where(found, tall.gather(1, first)[:, 0], tallest)
+    left = torch.where(found, (width - wide + 1) * numbers[:, 2 * TRIES], (width - wide) / 2).floor()
+    top = torch.where(found, (height - tall + 1) * numbers[:, 2 * TRIES + 1], (height - tall) / 2).floor()
+    return torch.stack([left, top, left + wide, top + tall], 1)
 
 
 class Window(NamedTuple):

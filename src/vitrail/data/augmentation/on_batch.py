@@ -56,10 +56,10 @@ def _index(count: int, flip: Tensor) -> Tensor:
 def _random_resized(pixels: Tensor, full: Tensor, plan: Augmentation, drawn: Drawn, size: tuple[int, int]) -> Tensor:
     width, height = full.double().unbind(1)
     left, top, right, bottom = random_boxes(plan, drawn.crop, width, height).unbind(1)
-    stored_h, stored_w = pixels.shape[2:]
+    (stored_h, stored_w), (new_h, new_w), kind = pixels.shape[2:], size, plan.interpolation
     x, y = stored_w / width, stored_h / height
-    down = weights(top * y, (bottom - top) * y / size[0], _index(size[0], drawn.vflip), stored_h, plan.interpolation)
-    along = weights(left * x, (right - left) * x / size[1], _index(size[1], drawn.hflip), stored_w, plan.interpolation)
+    down = weights(top * y, (bottom - top) * y / new_h, _index(new_h, drawn.vflip), new_h, stored_h, kind)
+    along = weights(left * x, (right - left) * x / new_w, _index(new_w, drawn.hflip), new_w, stored_w, kind)
     return resample(pixels, down.float(), along.float())
 
 
@@ -68,20 +68,25 @@ def _padded(
 ) -> Tensor:
     width, height = full.double().unbind(1)
     tall, wide, top, left = padded_windows(plan, drawn.crop, width, height, size)
-    stored_h, stored_w = pixels.shape[2:]
     down = _index(size[0], drawn.vflip) + top[:, None]
     along = _index(size[1], drawn.hflip) + left[:, None]
-    zero = torch.zeros_like(tall)
+    stored_h, stored_w = pixels.shape[2:]
     new = resample(
         pixels,
-        weights(zero, stored_h / tall, reflects(down, tall[:, None]), stored_h, plan.interpolation).float(),
-        weights(zero, stored_w / wide, reflects(along, wide[:, None]), stored_w, plan.interpolation).float(),
+        _whole_side(tall, reflects(down, tall[:, None]), stored_h, plan.interpolation),
+        _whole_side(wide, reflects(along, wide[:, None]), stored_w, plan.interpolation),
     )
     if plan.padding_mode == "reflect":
         return new
     beyond_y = ((down < 0) | (down >= tall[:, None]))[:, None, :, None]
     beyond_x = ((along < 0) | (along >= wide[:, None]))[:, None, None, :]
     return torch.where(beyond_y | beyond_x, colour, new)
+
+
+def _whole_side(length: Tensor, index: Tensor, stored: int, kind: str) -> Tensor:
+    """Weights of pixels `index` of a side of `stored` pixels that is made `length` long."""
+    step = stored / length
+    return weights(torch.zeros_like(step), step, index, 2**30, stored, kind).float()
 
 
 def changed(pixels: Tensor, ops: Tensor, values: Tensor, possible: frozenset[Op], colour: Tensor) -> Tensor:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
 from torchvision.transforms.v2 import functional as F
 
 from vitrail.data.augmentation.geometry import affine, padded_window, random_box, reflect
@@ -15,7 +18,6 @@ from vitrail.data.augmentation.ops import BLUR_REACH, GEOMETRIC, Op
 from vitrail.data.augmentation.policy import Augmentation, Drawn
 from vitrail.data.source import Readable
 from vitrail.pictures import Preprocessing, as_picture, decode_at, reduction
-from vitrail.pictures.preprocessing import RESAMPLING
 
 Pixels = NDArray[np.uint8]  # (height, width, channels)
 Size = tuple[int, int]
@@ -36,19 +38,22 @@ def rows(drawn: Drawn) -> list[Row]:
     return [Row(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def augmented(picture: Readable, plan: Augmentation, row: Row, preprocessing: Preprocessing) -> Pixels:
-    """The picture cropped, flipped and changed as drawn: uint8 of (height, width, channels)."""
+def augmented(picture: Readable, plan: Augmentation, row: Row, preprocessing: Preprocessing) -> Tensor:
+    """The picture cropped, flipped and changed as drawn: uint8 of (channels, height, width)."""
     if plan.crop == "none":
-        pixels = preprocessing.pixels(picture)
+        pixels = _planes(preprocessing.pixels(picture))
     elif plan.crop == "pad":
         pixels = _padded(picture, plan, row, preprocessing)
     else:
         pixels = _random_resized(picture, plan, row, preprocessing)
-    pixels = pixels[:, ::-1] if row.hflip else pixels
-    pixels = pixels[::-1] if row.vflip else pixels
-    if any(row.ops):
-        pixels = _changed(pixels, row, fill_colour(preprocessing))
-    return pixels
+    flips = [axis for axis, flipped in ((1, row.vflip), (2, row.hflip)) if flipped]
+    pixels = pixels.flip(flips) if flips else pixels
+    return _changed(pixels, row, fill_colour(preprocessing)) if any(row.ops) else pixels
+
+
+def _planes(pixels: Pixels) -> Tensor:
+    """(height, width, channels) as (channels, height, width); nothing is copied."""
+    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def fill_colour(preprocessing: Preprocessing) -> tuple[int, ...]:
@@ -56,9 +61,14 @@ def fill_colour(preprocessing: Preprocessing) -> tuple[int, ...]:
     return tuple(min(255, max(0, round(255 * value))) for value in preprocessing.mean)
 
 
-def _pixels(picture: Image.Image, preprocessing: Preprocessing) -> Pixels:
-    height, width = picture.height, picture.width
-    return np.asarray(picture).reshape(height, width, preprocessing.channels)
+def _pixels(picture: Image.Image) -> Pixels:
+    return np.array(picture).reshape(picture.height, picture.width, -1)
+
+
+def _resized(pixels: Pixels, size: Size, interpolation: str) -> Tensor:
+    """Antialiased. torch's kernel for bytes does what Pillow's does in a third of the time."""
+    planes = _planes(pixels).unsqueeze(0)
+    return interpolate(planes, size, mode=interpolation, antialias=True, align_corners=False)[0]
 
 
 def _decoded(picture: Readable, shrink: Callable[[int, int], float], channels: int) -> tuple[Image.Image, Size, int]:
@@ -71,7 +81,7 @@ def _decoded(picture: Readable, shrink: Callable[[int, int], float], channels: i
     return decoded if channels == 3 else decoded.convert("L"), full, reduction(decoded.size, full)
 
 
-def _random_resized(picture: Readable, plan: Augmentation, row: Row, preprocessing: Preprocessing) -> Pixels:
+def _random_resized(picture: Readable, plan: Augmentation, row: Row, preprocessing: Preprocessing) -> Tensor:
     height, width = preprocessing.size
 
     def shrink(full_width: int, full_height: int) -> float:
@@ -79,39 +89,42 @@ def _random_resized(picture: Readable, plan: Augmentation, row: Row, preprocessi
         return min((right - left) / width, (bottom - top) / height)
 
     decoded, full, smaller = _decoded(picture, shrink, preprocessing.channels)
-    left, top, right, bottom = (side / smaller for side in random_box(plan, row.crop, *full))
-    box = (left, top, right, bottom)
-    return _pixels(decoded.resize((width, height), RESAMPLING[plan.interpolation], box), preprocessing)
+    left, top, right, bottom = random_box(plan, row.crop, *full)
+    if smaller > 1:
+        left, top, right, bottom = (round(side / smaller) for side in (left, top, right, bottom))
+        right, bottom = min(right, decoded.width), min(bottom, decoded.height)
+    return _resized(_pixels(decoded.crop((left, top, right, bottom))), (height, width), plan.interpolation)
 
 
-def _padded(picture: Readable, plan: Augmentation, row: Row, preprocessing: Preprocessing) -> Pixels:
+def _padded(picture: Readable, plan: Augmentation, row: Row, preprocessing: Preprocessing) -> Tensor:
     size = preprocessing.size
 
     def shrink(full_width: int, full_height: int) -> float:
         window = padded_window(plan, row.crop, full_width, full_height, size)
         return min(full_width / window.width, full_height / window.height)
 
-    decoded, full, smaller = _decoded(picture, shrink, preprocessing.channels)
+    decoded, full, _ = _decoded(picture, shrink, preprocessing.channels)
     window = padded_window(plan, row.crop, *full, size)
-    if full != (window.width, window.height):
-        box = (0.0, 0.0, full[0] / smaller, full[1] / smaller)
-        decoded = decoded.resize((window.width, window.height), RESAMPLING[plan.interpolation], box)
-    pixels = _pixels(decoded, preprocessing)
+    planes = _planes(_pixels(decoded))
+    if decoded.size != (window.width, window.height):
+        planes = _resized(_pixels(decoded), (window.height, window.width), plan.interpolation)
     down, along = np.arange(size[0]) + window.top, np.arange(size[1]) + window.left
-    taken = pixels[reflect(down, window.height)][:, reflect(along, window.width)]
+    rows, columns = reflect(down, window.height), reflect(along, window.width)
+    taken = planes[:, torch.from_numpy(rows)][:, :, torch.from_numpy(columns)]
     if plan.padding_mode == "constant":
         beyond = ((down < 0) | (down >= window.height))[:, None] | (along < 0) | (along >= window.width)
-        taken[beyond] = fill_colour(preprocessing)
+        colour = torch.tensor(fill_colour(preprocessing), dtype=torch.uint8)
+        taken[:, torch.from_numpy(beyond)] = colour[:, None]
     return taken
 
 
-def _changed(pixels: Pixels, row: Row, fill: tuple[int, ...]) -> Pixels:
-    channels = pixels.shape[2]
-    picture = Image.fromarray(np.ascontiguousarray(pixels if channels == 3 else pixels[..., 0]))
+def _changed(planes: Tensor, row: Row, fill: tuple[int, ...]) -> Tensor:
+    pixels = planes.permute(1, 2, 0).contiguous().numpy()
+    picture = Image.fromarray(pixels if len(planes) == 3 else pixels[..., 0])
     for op, value in zip(row.ops, row.values, strict=True):
         if op:
             picture = apply(picture, Op(op), value, fill)
-    return np.asarray(picture).reshape(pixels.shape)
+    return _planes(_pixels(picture))
 
 
 def apply(picture: Image.Image, op: Op, value: float, fill: tuple[int, ...]) -> Image.Image:

@@ -21,13 +21,14 @@ def _cubic(x: Tensor) -> Tensor:
 KERNELS = {"bilinear": _triangle, "bicubic": _cubic}
 
 
-def weights(start: Tensor, step: Tensor, index: Tensor, size: int, interpolation: str) -> Tensor:
-    """(n, new, old): pixel `index[:, i]` (n, new) of a grid that begins at `start` and has `step` old pixels for each
-    new one, both (n,), from `size` old pixels. Rows sum to 1; pixels beyond the edge have no part in it."""
-    centre = start[:, None] + (index + 0.5) * step[:, None]
-    wide = step.clamp(min=1)[:, None, None]  # the kernel grows where the picture shrinks
+def weights(start: Tensor, step: Tensor, index: Tensor, new: int, size: int, interpolation: str) -> Tensor:
+    """(n, len(index), old): pixels `index` (n, …) of the `new` ones that take the place of `new * step` old ones from
+    `start` on, both (n,), of `size`. Rows sum to 1; pixels outside that part have no part in it."""
+    start, step = start[:, None, None], step[:, None, None]
+    centre = start + (index[:, :, None] + 0.5) * step
     at = torch.arange(size, device=start.device, dtype=start.dtype) + 0.5
-    found = KERNELS[interpolation]((at - centre[:, :, None]) / wide)
+    found = KERNELS[interpolation]((at - centre) / step.clamp(min=1))  # the kernel grows where the picture shrinks
+    found = torch.where((at > start) & (at < start + new * step), found, 0.0)
     return found / found.sum(2, keepdim=True)
 
 
