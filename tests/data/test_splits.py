@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import StratifiedGroupKFold
 
 from vitrail.data.folder import from_folder
-from vitrail.data.samples import SPLITS, UNSAID, Names, Samples
+from vitrail.data.samples import UNSAID, Names, Samples
 from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
 from vitrail.errors import DataError
@@ -277,7 +277,3 @@ def test_one_group_cannot_be_cut() -> None:
 def test_three_pictures_are_too_few() -> None:
     with pytest.raises(DataError, match="3 pictures are too few"):
         make_splits(source_of([0] * 3))
-
-
-def test_names_of_splits_stand_for_their_numbers() -> None:
-    assert SPLITS == ("train", "val", "test")

@@ -52,6 +52,7 @@ def from_folder(path: str | os.PathLike[str], *, group_by: str | None = None) ->
     notes = [
         *_notes_of_listing(listing, strangers, len(listing.pictures) - len(pictures)),
         *_empty_classes(listing, set(classes), splits),
+        *_classes_like_splits(classes, splits),
         *class_notes(samples),
     ]
     return Source(name, samples, Files(os.path.abspath(os.fsdecode(path)), names), notes=tuple(notes))
@@ -215,12 +216,12 @@ def _notes_of_listing(listing: _Listing, strangers: list[bytes], left_out: int) 
         )
         notes.append(f"{counted(listing.others.total(), 'file')} left out, not named like a picture: {kinds}")
     for paths, what in (
-        (listing.closed, "cannot be read, and what is in it is left out"),
-        (listing.repeated, "is a link to a folder that is listed already, and was not listed again"),
-        (listing.broken, "is no file, or a link to nothing, and was left out"),
+        (listing.closed, "left out, a folder that cannot be opened"),
+        (listing.repeated, "not listed again, a link to a folder that is listed already"),
+        (listing.broken, "left out, a link to nothing or no file"),
     ):
         if paths:
-            notes.append(f"{quoted(_texts(sorted(paths)))} {what}")
+            notes.append(f"{what}: {quoted(_texts(sorted(paths)))}")
     return notes
 
 
@@ -232,7 +233,12 @@ def _empty_classes(listing: _Listing, classes: set[str], splits: dict[bytes, str
     if splits:
         top = [path.partition(b"/")[2] for path in top if path.partition(b"/")[0] in splits]
     empty = sorted({name for name in _texts(top) if name not in classes})
-    return [f"{quoted(empty)} has no pictures, and is no class"] if empty else []
+    return [f"no class, a folder without pictures: {quoted(empty)}"] if empty else []
+
+
+def _classes_like_splits(classes: tuple[str, ...], splits: dict[bytes, str]) -> list[str]:
+    alike = [name for name in classes if os.fsencode(name).lower() in SPLIT_FOLDERS and not splits]
+    return [f"taken as a class and not as a split, since there are pictures in it: {quoted(alike)}"] if alike else []
 
 
 def _texts(names: Sequence[bytes] | dict[bytes, str]) -> list[str]:

@@ -69,7 +69,7 @@ def from_hub(
     features = next(iter(parts.values())).features
     pictures = _picture_column(features, image_column, address)
     labels = _label_column(features, label_column, address)
-    names = numbered_names({split if len(split) else "": len(part) for split, part in parts.items()})
+    names = numbered_names({split: len(part) for split, part in parts.items()})
     said = [_number(split) for split in parts]
     samples = Samples(
         names,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.folder import Files
+from vitrail.data.folder import SPLIT_FOLDERS, Files
 from vitrail.data.grouping import groups_by_name, numbered
 from vitrail.data.notes import class_notes, counted, quoted
 from vitrail.data.samples import SPLITS, UNSAID, Names, Samples
@@ -30,9 +30,8 @@ USUAL = {
     "group": "group group_id patient patient_id subject subject_id video video_id",
     "weight": "weight weights sample_weight",
 }
-SPLIT_WORDS = {
-    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val",
-    "test": "test", "testing": "test",
+SPLIT_WORDS = {word.decode(): split for word, split in SPLIT_FOLDERS.items()} | {
+    "training": "train", "dev": "val", "testing": "test",
 }  # fmt: skip
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -92,7 +91,7 @@ def _choose(there: Sequence[str], name: str, path_column: str | None, label_colu
         ("weight", None),
     ):
         if asked is not None and asked not in there and _plain(asked) not in plain:
-            raise DataError(f"{name} has no column {asked!r}: it has {quoted_columns(there)}")
+            raise DataError(f"{name} has no column {asked!r}: it has {_all_quoted(there)}")
         names = [asked] if asked is not None else USUAL[part].split()
         found = asked if asked in there else next((plain[_plain(n)] for n in names if _plain(n) in plain), None)
         if found is not None and found not in chosen.values():
@@ -102,12 +101,12 @@ def _choose(there: Sequence[str], name: str, path_column: str | None, label_colu
         if part not in chosen and (part == "path" or unexplained):
             raise DataError(
                 f"{name} has no {part} column under a usual name: name it with --{part}-column; "
-                f"it has {quoted_columns(there)}"
+                f"it has {_all_quoted(there)}"
             )
     return chosen
 
 
-def quoted_columns(columns: Sequence[str]) -> str:
+def _all_quoted(columns: Sequence[str]) -> str:
     return ", ".join(f"'{printable(column)}'" for column in columns[:30]) + (" and more" if len(columns) > 30 else "")
 
 
