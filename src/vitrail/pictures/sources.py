@@ -13,8 +13,12 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
 
 # how the files end that `decode` can read, whatever their case
 SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .jif .mpo .png .apng .webp .gif .bmp .dib .tif .tiff .avif .avifs"
-    " .ppm .pgm .pbm .pnm .pfm .jp2 .j2k .jpc .jpf .jpx .j2c".split()
+    (
+        *(".jpg", ".jpeg", ".jpe", ".jfif", ".jif", ".mpo", ".png", ".apng"),
+        *(".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff", ".avif", ".avifs"),
+        *(".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2"),
+        *(".j2k", ".jpc", ".jpf", ".jpx", ".j2c"),
+    )
 )
 
 _LONGEST_NAME = 200
