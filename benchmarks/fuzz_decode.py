@@ -6,7 +6,8 @@ flat.
 
 The damage is a function of (seed, number) and of the pictures it starts from: the good files of tests/pictures, made by
 the Pillow that is installed, and those of `--real FOLDER`. Each is read by `decode` and `decode_at`, every third with
-`truncated="fill"`, in worker processes that a watchdog kills and replaces when a picture takes too long.
+`truncated="fill"`, in worker processes that a watchdog kills and replaces when a picture takes too long, in seconds of
+the processor.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from vitrail.errors import PictureError
 from vitrail.pictures import decode, decode_at
 from vitrail.pictures.decode import Truncated
 
-STARTED, NUMBER, OK, REFUSED, OTHER, SLOWEST, SLOWEST_NUMBER, EARLY, EARLY_N, LATE, LATE_N, PEAK = range(12)
+STARTED, NUMBER, OK, REFUSED, OTHER, SLOWEST, SLOWEST_NUMBER, PEAK, CPU = range(9)
+MEMORY, READINGS = 9, 19  # of each tenth of the run: the sum of the memory after each picture, and how many
+PATIENCE = 4  # how much longer a picture may take by the clock than by the processor, which others use as well
 Board = MutableSequence[float]  # shared memory, one for each worker
 FORK = multiprocessing.get_context("fork")
 
@@ -94,19 +97,18 @@ def work(files: Sequence[bytes], seed: int, numbers: range, count: int, board: B
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libtiff prints what it thinks of a file
     for number in numbers:
         data = damaged(files, seed, number)
-        board[NUMBER], board[STARTED] = number, time.monotonic()
+        board[NUMBER], board[CPU], board[STARTED] = number, time.process_time(), time.monotonic()
         try:
             board[OK if read(data, number) else REFUSED] += 1
         except Exception as error:
             board[OTHER] += 1
             keep(failures, data, seed, number, f"{type(error).__name__}: {error}")
-        taken = time.monotonic() - board[STARTED]
+        taken = time.process_time() - board[CPU]
         if taken > board[SLOWEST]:
             board[SLOWEST], board[SLOWEST_NUMBER] = taken, number
-        for part, where in ((number < count // 10, EARLY), (number >= count - count // 10, LATE)):
-            if part:
-                board[where] += resident()
-                board[where + 1] += 1
+        tenth = 10 * number // count
+        board[MEMORY + tenth] += resident()
+        board[READINGS + tenth] += 1
         board[PEAK] = max(board[PEAK], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     board[STARTED] = -1
 
@@ -133,7 +135,7 @@ def fuzz(
     files: Sequence[bytes], count: int, seed: int, workers: int, limit: float, failures: Path
 ) -> dict[str, object]:
     """Reads `count` damaged pictures; what became of them."""
-    lanes = [Lane(range(k, count, workers), FORK.Array("d", 12, lock=False)) for k in range(workers)]
+    lanes = [Lane(range(k, count, workers), FORK.Array("d", 29, lock=False)) for k in range(workers)]
     begun = time.monotonic()
     for lane in lanes:
         _start(lane, files, seed, count, failures)
@@ -146,7 +148,7 @@ def fuzz(
         return sum(lane.board[what] for lane in lanes)
 
     slowest = max(lanes, key=lambda lane: lane.board[SLOWEST]).board
-    early, late = total(EARLY) / max(1, total(EARLY_N)), total(LATE) / max(1, total(LATE_N))
+    memory = [total(MEMORY + k) / max(1, total(READINGS + k)) for k in range(10)]
     return {
         "count": count,
         "seed": seed,
@@ -158,8 +160,7 @@ def fuzz(
         "slowest_s": round(slowest[SLOWEST], 3),
         "slowest_number": int(slowest[SLOWEST_NUMBER]),
         "peak_memory_mb": round(max(lane.board[PEAK] for lane in lanes) / 1e6, 1),
-        "mean_memory_first_tenth_mb": round(early / 1e6, 1),
-        "mean_memory_last_tenth_mb": round(late / 1e6, 1),
+        "memory_by_tenth_mb": [round(mean / 1e6, 1) for mean in memory],
         "seconds": round(time.monotonic() - begun, 1),
         "workers": workers,
         "files": len(files),
@@ -172,12 +173,18 @@ def _start(lane: Lane, files: Sequence[bytes], seed: int, count: int, failures: 
     lane.process.start()
 
 
+def _processor_time(process: ForkProcess) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _watch(lane: Lane, files: Sequence[bytes], seed: int, count: int, limit: float, failures: Path) -> None:
     """Replaces a worker that died, or that has spent too long on one picture; it goes on after the culprit."""
     assert lane.process is not None
     started, number = lane.board[STARTED], int(lane.board[NUMBER])
     if lane.process.is_alive():
-        if started <= 0 or time.monotonic() - started < limit:
+        busy = _processor_time(lane.process) - lane.board[CPU]
+        if started <= 0 or (busy < limit and time.monotonic() - started < PATIENCE * limit):
             return
         lane.process.kill()
         lane.process.join()
