@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
 from collections.abc import Callable
@@ -15,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.order import permutation
 from vitrail.data.pack_pictures import Packed, Packer, default_workers, packed
 from vitrail.data.samples import SPLITS, UNSAID, Integers, Samples
 from vitrail.data.shard_files import is_remote, local_shard
 from vitrail.data.shard_index import NAME, Index
 from vitrail.data.shard_labels import Matched
 from vitrail.data.shard_scan import OURS
-from vitrail.data.shard_writer import ShardWriter, keys_of, write_text
+from vitrail.data.shard_writer import ShardWriter, keys_of
 from vitrail.data.source import Source
+from vitrail.data.splits import ranked
 from vitrail.errors import DataError, VitrailError
 from vitrail.pictures.sources import printable
 from vitrail.whole import written_whole
@@ -65,7 +63,7 @@ class _Written:
     offset: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
     resized: int = 0
-    bad: list[tuple[str, str]] = field(default_factory=list)
+    bad: dict[str, str] = field(default_factory=dict)  # name: reason
 
 
 def pack(
@@ -152,7 +150,7 @@ def _write_all(
             if one.reason:
                 if strict:
                     raise DataError(f"{one.reason} (strict: nothing was written)")
-                written.bad.append((samples.names[one.row], one.reason))
+                written.bad[samples.names[one.row]] = one.reason
             else:
                 if samples.splits[one.row] != split:
                     split = samples.splits[one.row]
@@ -161,7 +159,7 @@ def _write_all(
             if progress:
                 progress(number + 1, len(rows))
     if not written.rows:
-        raise DataError(f"none of {len(rows)} pictures could be read; the first: {written.bad[0][1]}")
+        raise DataError(f"none of {len(rows)} pictures could be read; the first: {next(iter(written.bad.values()))}")
     return written
 
 
@@ -176,9 +174,9 @@ def _write_one(samples: Samples, key: str, one: Packed, writer: ShardWriter, wri
 
 
 def _in_written_order(samples: Samples, seed: int) -> Integers:
-    """One split after the other, each shuffled."""
+    """One split after the other, each shuffled: by a hash of the name, so that a new picture moves no other."""
     parts = [np.flatnonzero(samples.splits == split) for split in (*range(len(SPLITS)), UNSAID)]
-    return np.concatenate([part[permutation(len(part), seed, 0)] for part in parts])
+    return np.concatenate([part[np.argsort(ranked(samples, part, seed), kind="stable")] for part in parts])
 
 
 def _facts(samples: Samples, row: int) -> dict[str, Any]:
@@ -224,13 +222,13 @@ def _report(
 def _write_beside(folder: Path, samples: Samples, written: _Written, writer: ShardWriter, report: PackReport) -> None:
     """The names of the classes, the index, the report, and the list of what was left out."""
     classes = json.dumps(samples.classes, indent=0)
-    write_text(folder / "classes.json", classes)
+    (folder / "classes.json").write_text(classes)
     plain = {name: value for name, value in report.to_json().items() if name != "dest"}
-    write_text(folder / REPORT, json.dumps(plain, indent=2) + "\n")
+    (folder / REPORT).write_text(json.dumps(plain, indent=2) + "\n")
     if written.bad:
-        table = io.StringIO(newline="")
-        csv.writer(table, lineterminator="\n").writerows([("name", "reason"), *sorted(written.bad)])
-        write_text(folder / BAD, table.getvalue())
+        from vitrail.data.loading import write_bad  # it needs torch, which packing else does without
+
+        write_bad(written.bad, folder / BAD)
     order = np.argsort(written.rows)
     by_name = sorted(range(len(writer.paths)), key=lambda number: writer.paths[number].name)
     files = [local_shard(str(writer.paths[number])) for number in by_name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -111,7 +110,3 @@ def _header(name: str, size: int) -> bytes:
     member.mtime = 0
     member.mode = 0o644
     return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-
-
-def write_text(path: Path, text: str) -> None:
-    path.write_bytes(os.fsencode(text))
