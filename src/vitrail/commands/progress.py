@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+_SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -20,9 +21,19 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # drawn by whoever calls, and by no thread: the work may fork, and a fork must not inherit a lock that is held
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        last = 0.0
+
+        def draw(done: int, total: int) -> None:
+            nonlocal last
+            bar.update(task, completed=done, total=total)
+            if time.monotonic() - last >= _SECONDS_BETWEEN_DRAWINGS:
+                last = time.monotonic()
+                bar.refresh()
+
+        yield draw
 
 
 def _lines(what: str) -> Callable[[int, int], None]:

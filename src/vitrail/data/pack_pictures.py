@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -117,7 +119,9 @@ def packed(packer: Packer, rows: Iterable[int], workers: int) -> Generator[Packe
         for chunk in chunks:
             yield from packer(chunk)
         return
-    with ProcessPoolExecutor(workers, initializer=_begin, initargs=(packer,)) as pool:
+    # a fork shares the table of names and asks nothing of the caller's script, which a fresh process would run again
+    way = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    with ProcessPoolExecutor(workers, mp_context=way, initializer=_begin, initargs=(packer,)) as pool:
         waiting: deque[Future[list[Packed]]] = deque()
         try:
             for chunk in chunks:
