@@ -30,7 +30,7 @@ def test_it_says_what_it_wrote(photos: Path, tmp_path: Path, capsys) -> None:
     out = capsys.readouterr().out
     assert "3 pictures (train 2, val 1) of 2 classes in 2 shards" in out
     assert "3 resized (shorter side" in out
-    assert "1 unreadable pictures left out" in out
+    assert "unreadable and left out: 1" in out
     assert len(from_shards(tmp_path / "packed")) == 3
 
 

@@ -163,3 +163,11 @@ def test_an_index_that_was_uploaded_with_its_shards_is_used(shards: Path, monkey
     assert len(from_shards("memory://bucket/set")) == 120
     assert not calls
     bucket.rm("/bucket", recursive=True)
+
+
+def test_an_empty_member_is_an_empty_picture_and_harms_no_other(server, tmp_path: Path) -> None:
+    write_tar(tmp_path / "x.tar", {"a.jpg": b"", "b.jpg": b"picture"})
+    for address in (tmp_path / "x.tar", f"{server[0]}/x.tar"):
+        reader = from_shards(address).reader
+        assert reader.read_many([1, 0]) == [b"picture", b""]
+        assert reader.read_many([0]) == [b""]

@@ -79,5 +79,5 @@ def pack(
     print(f"{dest}: {report.pictures:,} pictures ({parts}) of {report.classes:,} classes in {report.shards:,} shards")
     print(f"{report.bytes / 1e6:,.1f} MB, shuffled by seed {seed}; {report.resized:,} resized ({report.fit})")
     if report.bad:
-        print(f"{report.bad:,} unreadable pictures left out: {dest / 'bad_images.csv'} names them")
+        print(f"unreadable and left out: {report.bad:,}; {dest / 'bad_images.csv'} names them")
     return 0
