@@ -46,6 +46,22 @@ def test_all_forms_of_a_picture_give_the_same_answer(classifier, picture, tmp_pa
     torch.testing.assert_close(classifier.logits(torch.stack([tensor] * 3)), wanted.expand(3, -1), atol=1e-6, rtol=1e-6)
 
 
+def test_a_large_photograph_is_the_same_picture_by_every_way_in(classifier, picture, tmp_path: Path) -> None:
+    path = tmp_path / "large.jpg"
+    picture.resize((803, 605)).save(path)
+    with open(path, "rb") as file:
+        answers = [classifier.predict(source, top=3)[0] for source in (path, str(path), path.read_bytes(), file)]
+    pixels = classifier.preprocessing.pixels(path)
+    answers.append(classifier.predict_pixels(pixels[None], top=3)[0])
+    assert answers == [answers[0]] * 5
+    twice = classifier.predict_pixels(np.stack([pixels, pixels]))
+    assert [answer.label for answer in twice] == [answers[0].label] * 2
+    with pytest.raises(ValueError, match="not uint8"):
+        classifier.predict_pixels(pixels[None] / 255)
+    with pytest.raises(VitrailError, match="at least 1"):
+        classifier.predict_pixels(pixels[None], top=0)
+
+
 def test_a_prediction_is_the_softmax_of_the_logits(classifier, picture) -> None:
     (prediction,) = classifier.predict(picture, top=5)
     scores = classifier.logits(picture)[0].double().softmax(0)

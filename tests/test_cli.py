@@ -94,6 +94,14 @@ def test_predict_reads_files_and_folders_in_order(capsys, model: Path, photos: P
     assert lines[0].split(": ", 1)[1] == ", ".join(f"{label} {score:.1%}" for label, score in wanted.top)
 
 
+def test_predict_sees_a_large_photograph_as_the_classifier_does(capsys, model: Path, tmp_path: Path) -> None:
+    waves = np.add.outer(np.arange(605), np.arange(803)) % 256
+    Image.fromarray(waves.astype(np.uint8)).save(tmp_path / "large.jpg")
+    _, out, _ = run(capsys, "predict", model, tmp_path / "large.jpg", "--json")
+    wanted = vitrail.load(model).predict(tmp_path / "large.jpg")[0]
+    assert json.loads(out)["predictions"][0]["score"] == pytest.approx(wanted.score, abs=1e-6)
+
+
 def test_a_broken_picture_is_skipped_named_and_counted(capsys, model: Path, photos: Path) -> None:
     (photos / "broken.jpg").write_bytes((photos / "a.jpg").read_bytes()[:300])
     code, out, err = run(capsys, "predict", model, photos)
