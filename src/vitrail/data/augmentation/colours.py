@@ -49,16 +49,19 @@ def blurred(pixels: Tensor, sigma: Tensor) -> Tensor:
 
 
 def transformed(pixels: Tensor, maps: Tensor, colour: Tensor) -> Tensor:
-    """Bilinear sampling at the points that the affine `maps` (n, 6) name; `colour` where there is no pixel."""
+    """Bilinear sampling at the points that the affine `maps` (n, 6), float64, name; `colour` where there is no pixel.
+
+    Points are float64 as Pillow's are: some lie on the edge exactly, and both are to say that they are inside.
+    """
     _, channels, height, width = pixels.shape
     a, b, c, d, e, f = maps.view(-1, 6, 1, 1).unbind(1)
-    x = torch.arange(width, device=pixels.device) + 0.5
-    y = (torch.arange(height, device=pixels.device) + 0.5)[:, None]
+    x = torch.arange(width, device=pixels.device, dtype=maps.dtype) + 0.5
+    y = (torch.arange(height, device=pixels.device, dtype=maps.dtype) + 0.5)[:, None]
     from_x, from_y = a * x + b * y + c, d * x + e * y + f  # (n, height, width)
     inside = (from_x >= 0) & (from_x < width) & (from_y >= 0) & (from_y < height)
     from_x, from_y = from_x - 0.5, from_y - 0.5
     left, top = from_x.floor(), from_y.floor()
-    right_part, bottom_part = (from_x - left).unsqueeze(1), (from_y - top).unsqueeze(1)
+    right_part, bottom_part = (from_x - left).float().unsqueeze(1), (from_y - top).float().unsqueeze(1)
     columns = [(left + k).clamp(0, width - 1).long() for k in (0, 1)]
     lines = [(top + k).clamp(0, height - 1).long() * width for k in (0, 1)]
     flat = pixels.flatten(2)
@@ -69,7 +72,7 @@ def transformed(pixels: Tensor, maps: Tensor, colour: Tensor) -> Tensor:
 
     upper = at(0, 0) + (at(0, 1) - at(0, 0)) * right_part
     lower = at(1, 0) + (at(1, 1) - at(1, 0)) * right_part
-    new = (upper + (lower - upper) * bottom_part + 1e-3).floor()  # cut off, not rounded; sums are not quite exact
+    new = (upper + (lower - upper) * bottom_part + 1e-4).floor()  # cut off, not rounded; sums are not quite exact
     return torch.where(inside.unsqueeze(1), new, colour)
 
 
@@ -130,18 +133,21 @@ def looked_up(pixels: Tensor, table: Tensor) -> Tensor:
 
 
 def hue_shifted(pixels: Tensor, fraction: Tensor) -> Tensor:
-    """Round the circle of colours by a fraction of it, through hue, saturation and value of 8 bits each."""
+    """Round the circle of colours by a fraction of it, through hue, saturation and value of 8 bits each.
+
+    What is float and what is double is as in Pillow, since everything is cut off to whole numbers.
+    """
     red, green, blue = pixels.unbind(1)
     high, low = pixels.amax(1), pixels.amin(1)
     spread = (high - low).clamp(min=1)
-    from_red, from_green, from_blue = ((high - band) / spread for band in (red, green, blue))
+    from_red, from_green, from_blue = (((high - band) / spread).double() for band in (red, green, blue))
     hue = torch.where(green == high, 2 + from_red - from_blue, 4 + from_green - from_red)
     hue = torch.where(red == high, from_blue - from_green, hue)
-    hue = (torch.remainder(hue.double() / 6 + 1, 1) * 255).floor()
-    saturation = (((high - low) / high.clamp(min=1)).double() * 255).floor() / 255
+    hue = (torch.remainder(hue.float().double() / 6 + 1, 1).float().double() * 255).floor()
+    saturation = ((((high - low) / high.clamp(min=1)).double() * 255).floor() / 255).float().double()
     hue = torch.where(high == low, 0.0, hue)
-    hue = torch.remainder(hue + (fraction * 255).trunc(), 256) * (6 / 255)
-    sector, part = hue.floor(), hue - hue.floor()
+    hue = torch.remainder(hue + (fraction * 255).trunc(), 256) * 6 / 255
+    sector, part = hue.floor(), (hue - hue.floor()).float().double()
     high = high.double()
     p = (high * (1 - saturation) + 0.5).floor()
     q = (high * (1 - saturation * part) + 0.5).floor()

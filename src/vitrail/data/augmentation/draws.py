@@ -58,7 +58,8 @@ def keys(stream: Stream, seed: int, epoch: int, index: Tensor, repeat: Tensor | 
     for part in (stream, seed, epoch):
         start = _scramble_one(start + part * _GOLDEN + _GOLDEN)
     key = scramble(index * _signed(_GOLDEN) + _signed(start))
-    return scramble(key + repeat * _signed(_GOLDEN) + _signed(_GOLDEN))
+    again = repeat * _signed(_GOLDEN) if isinstance(repeat, Tensor) else _signed(repeat * _GOLDEN)
+    return scramble(key + again + _signed(_GOLDEN))
 
 
 def uniform(key: Tensor, count: int) -> Tensor:

@@ -103,6 +103,9 @@ def reflects(index: Tensor, size: Tensor) -> Tensor:
     return torch.minimum(index, period - index)
 
 
+_HAIR = 1e-6  # of a pixel: (32 / 49) * 49 is less than 32 and is to move by 32
+
+
 def affine(op: Op, value: float, height: int, width: int) -> tuple[float, float, float, float, float, float]:
     """The map from a point of the new picture to one of the old: x' = ax + by + c, y' = dx + ey + f.
     `affines` is the same for many pictures at once."""
@@ -111,13 +114,21 @@ def affine(op: Op, value: float, height: int, width: int) -> tuple[float, float,
     if op == Op.SHEAR_Y:
         return 1.0, 0.0, 0.0, value, 1.0, 0.0
     if op == Op.TRANSLATE_X:
-        return 1.0, 0.0, -float(math.trunc(value * width)), 0.0, 1.0, 0.0
+        return 1.0, 0.0, -_whole(value * width), 0.0, 1.0, 0.0
     if op == Op.TRANSLATE_Y:
-        return 1.0, 0.0, 0.0, 0.0, 1.0, -float(math.trunc(value * height))
+        return 1.0, 0.0, 0.0, 0.0, 1.0, -_whole(value * height)
     turn = -math.radians(value)
     cos, sin = math.cos(turn), math.sin(turn)
     x, y = width / 2, height / 2
     return cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y
+
+
+def _whole(pixels: float) -> float:
+    return float(math.trunc(pixels + math.copysign(_HAIR, pixels)))
+
+
+def _wholes(pixels: Tensor) -> Tensor:
+    return (pixels + _HAIR * pixels.sign()).trunc()
 
 
 def affines(ops: Tensor, values: Tensor, height: int, width: int) -> Tensor:
@@ -129,9 +140,9 @@ def affines(ops: Tensor, values: Tensor, height: int, width: int) -> Tensor:
     rows = [
         cos,
         torch.where(ops == Op.SHEAR_X, values, sin),
-        torch.where(ops == Op.TRANSLATE_X, -(values * width).trunc(), x - cos * x - sin * y),
+        torch.where(ops == Op.TRANSLATE_X, -_wholes(values * width), x - cos * x - sin * y),
         torch.where(ops == Op.SHEAR_Y, values, -sin),
         cos * one,
-        torch.where(ops == Op.TRANSLATE_Y, -(values * height).trunc(), y + sin * x - cos * y),
+        torch.where(ops == Op.TRANSLATE_Y, -_wholes(values * height), y + sin * x - cos * y),
     ]
     return torch.stack([row + zero for row in rows], 1)

@@ -24,6 +24,11 @@ class Mix:
     blend: Tensor  # (n,), float32: of every pixel outside the box
     box: Tensor  # (n, 4), int64: left, top, right, bottom, all of it the partner's
 
+    def part(self, start: int, stop: int) -> Mix:
+        """Of the samples from `start` to `stop`, which begin and end with whole pairs."""
+        each = slice(start, stop)
+        return Mix(self.partner[each] - start, self.share[each], self.blend[each], self.box[each])
+
     def pixels(self, values: Tensor) -> Tensor:
         """(n, channels, height, width), floats, mixed."""
         other = values[self.partner]
@@ -85,20 +90,27 @@ def _beta(alpha: float, number: Tensor) -> Tensor:
     place = 2 * torch.minimum(number, 1 - number) * _TABLE  # it is symmetric: the lower half is enough
     low = place.floor().clamp(max=_TABLE - 1)
     first, second = table[low.long()], table[low.long() + 1]
-    lower = first + (second - first) * (place - low)
+    lower = 0.5 * (first + (second - first) * (place - low)) ** (1 / _power(alpha))
     return torch.where(number < 0.5, lower, 1 - lower)
+
+
+def _power(alpha: float) -> float:
+    """Quantiles begin like the root of this degree, which a table of them to this power follows."""
+    return min(alpha, 32.0)
 
 
 @lru_cache(maxsize=8)
 def _quantiles(alpha: float) -> Tensor:
-    """The lower half of the quantile function at `_TABLE` + 1 points.
+    """The lower half of the quantile function at `_TABLE` + 1 points, as (2 x)^power.
 
-    With x = u^(1 / alpha) / 2 the density of u is (1 - x)^(alpha - 1), which is smooth where that of x has its pole.
+    Below 1 the density has a pole at 0. With x = u^(1 / alpha) / 2 that of u is (1 - x)^(alpha - 1), which has none.
     """
+    bend = max(1.0, 1 / alpha)
     u = torch.linspace(0, 1, 16 * _TABLE + 1, dtype=torch.double)
-    density = (1 - 0.5 * u ** (1 / alpha)) ** (alpha - 1)
+    x = 0.5 * u**bend
+    density = (1 - x) ** (alpha - 1) if alpha < 1 else (4 * x * (1 - x)) ** (alpha - 1)
     total = torch.cat([torch.zeros(1, dtype=torch.double), torch.cumulative_trapezoid(density, u)])
     wanted = torch.linspace(0, 1, _TABLE + 1, dtype=torch.double) * total[-1]
     right = torch.searchsorted(total, wanted).clamp(1, len(u) - 1)
-    part = (wanted - total[right - 1]) / (total[right] - total[right - 1])
-    return 0.5 * (u[right - 1] + (u[right] - u[right - 1]) * part) ** (1 / alpha)
+    part = (wanted - total[right - 1]) / (total[right] - total[right - 1]).clamp(min=1e-300)
+    return (u[right - 1] + (u[right] - u[right - 1]) * part) ** (bend * _power(alpha))

@@ -56,6 +56,11 @@ def _posterize(lost: int) -> Level:
     return lambda strength, sign: torch.round(8 - strength * lost)
 
 
+def _solarize(strength: Tensor, sign: Tensor) -> Tensor:
+    """The first whole level that is inverted: with a whole number no rounding decides about the level at the edge."""
+    return torch.ceil(255 * (1 - strength) - 1e-6)
+
+
 _ENHANCE = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR, Op.SHARPNESS)
 _PARAMETERLESS = (Op.AUTOCONTRAST, Op.EQUALIZE, Op.INVERT)
 
@@ -84,7 +89,7 @@ AUTOAUGMENT: dict[Op, Level] = {
     Op.ROTATE: _signed(30.0),
     **{op: _factor(0.9) for op in _ENHANCE},
     Op.POSTERIZE: _posterize(4),
-    Op.SOLARIZE: lambda strength, sign: 255 * (1 - strength),
+    Op.SOLARIZE: _solarize,
     **dict.fromkeys(_PARAMETERLESS, _nothing),
 }
 
@@ -100,7 +105,7 @@ def trivialaugment(height: int, width: int) -> dict[Op, Level]:
         Op.ROTATE: _signed(135.0),
         **{op: _factor(0.99) for op in _ENHANCE},
         Op.POSTERIZE: _posterize(6),
-        Op.SOLARIZE: lambda strength, sign: 255 * (1 - strength),
+        Op.SOLARIZE: _solarize,
         Op.AUTOCONTRAST: _nothing,
         Op.EQUALIZE: _nothing,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +25,16 @@ Policy = Literal[
     "autoaugment-svhn",
     "three-augment",
 ]
+PaddingMode = Literal["reflect", "constant"]
+Interpolation = Literal["bilinear", "bicubic"]
+Fill = Literal["mean", "noise"]
+_CHOICES: dict[str, Any] = {
+    "crop": Crop,
+    "policy": Policy,
+    "padding_mode": PaddingMode,
+    "interpolation": Interpolation,
+    "erase_fill": Fill,
+}
 
 TRIES = 10  # to find a box that fits, as everywhere
 CROP_NUMBERS = 2 * TRIES + 2
@@ -46,8 +56,8 @@ class Augmentation:
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     padding: int = 4
-    padding_mode: Literal["reflect", "constant"] = "reflect"
-    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    padding_mode: PaddingMode = "reflect"
+    interpolation: Interpolation = "bicubic"
     hflip: float = 0.5
     vflip: float = 0.0
     policy: Policy = "none"
@@ -62,7 +72,7 @@ class Augmentation:
     erase: float = 0.0
     erase_scale: tuple[float, float] = (0.02, 1 / 3)
     erase_ratio: tuple[float, float] = (0.3, 1 / 0.3)
-    erase_fill: Literal["mean", "noise"] = "mean"
+    erase_fill: Fill = "mean"
     cutout: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -77,19 +87,18 @@ class Augmentation:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"augmentation: {name}={getattr(self, name)} must not be negative")
         for name, most in (("scale", 1.0), ("erase_scale", 1.0), ("ratio", math.inf), ("erase_ratio", math.inf)):
-            low, high = getattr(self, name)
-            if not 0 < low <= high <= most:
-                raise ConfigError(
-                    f"augmentation: {name}=({low}, {high}) must be two numbers above 0, the smaller first"
-                )
+            pair = getattr(self, name)
+            if len(pair) != 2 or not 0 < pair[0] <= pair[1] <= most or math.isinf(pair[1]):
+                limits = "above 0" if most == math.inf else "above 0 and up to 1"
+                raise ConfigError(f"augmentation: {name}={pair} must be two numbers {limits}, the smaller first")
         if not 0 <= self.hue <= 0.5:
             raise ConfigError(f"augmentation: hue={self.hue} must be from 0 to 0.5")
-        if self.padding < 0 or self.num_ops < 0 or self.repeats < 1:
-            raise ConfigError("augmentation: padding and num_ops must not be negative, and repeats at least 1")
-        known = {"crop": Crop, "policy": Policy}
-        for name, kind in known.items():
-            if getattr(self, name) not in kind.__args__:  # type: ignore[attr-defined]
-                options = ", ".join(kind.__args__)  # type: ignore[attr-defined]
+        for name, least in (("padding", 0), ("num_ops", 0), ("repeats", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"augmentation: {name}={getattr(self, name)} must be at least {least}")
+        for name, kind in _CHOICES.items():
+            if getattr(self, name) not in kind.__args__:
+                options = ", ".join(kind.__args__)
                 raise ConfigError(f"augmentation: {name}={getattr(self, name)!r} is not known; choose from {options}")
 
     @property
@@ -165,8 +174,8 @@ def draw(plan: Augmentation, seed: int, epoch: int, index: Tensor, repeat: Tenso
 
 def _draw_policy(plan: Augmentation, numbers, size: tuple[int, int]) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
     if plan.policy == "randaugment":
-        drawn = numbers(Stream.OPS, 5 * plan.num_ops).view(-1, plan.num_ops, 5).unbind(-1)
-        which, applied, sign, first, second = drawn
+        drawn = numbers(Stream.OPS, 5 * plan.num_ops)
+        which, applied, sign, first, second = drawn.view(len(drawn), plan.num_ops, 5).unbind(-1)
         space = spaces.RANDAUGMENT
         level = plan.magnitude + plan.magnitude_std * normal(first, second)
         strength = level.clamp(0, max(10.0, plan.magnitude)) / 10
@@ -176,8 +185,8 @@ def _draw_policy(plan: Augmentation, numbers, size: tuple[int, int]) -> tuple[Te
     if plan.policy == "trivialaugment":
         space = spaces.trivialaugment(*size)
         ops = _members(space, drawn[:, :1])
-        strength = choice(drawn[:, 1:2], _BINS + 1) / _BINS
-        return ops, spaces.values(space, ops, strength.double(), _sign(drawn[:, 2:3]))
+        strength = choice(drawn[:, 1:2], _BINS + 1).double() / _BINS
+        return ops, spaces.values(space, ops, strength, _sign(drawn[:, 2:3]))
     if plan.policy == "three-augment":
         which = choice(drawn[:, :1], 3)
         ops = torch.tensor([Op.GREY, Op.SOLARIZE, Op.BLUR], device=which.device)[which]
@@ -201,10 +210,10 @@ def _sign(number: Tensor) -> Tensor:
 
 def _draw_jitter(plan: Augmentation, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Brightness, contrast, saturation and hue in a random order."""
-    used = [row for row in _jitter(plan) if row[2] > 0]
-    order = numbers[:, 4 : 4 + len(used)].argsort(dim=1)
-    ops = torch.tensor([op for op, _, _ in used], dtype=torch.long, device=numbers.device)
-    values = [_within(numbers[:, i], neutral, most) for i, (_, neutral, most) in enumerate(used)]
+    used = [(i, row) for i, row in enumerate(_jitter(plan)) if row[2] > 0]
+    order = numbers[:, [4 + i for i, _ in used]].argsort(dim=1)
+    ops = torch.tensor([op for _, (op, _, _) in used], dtype=torch.long, device=numbers.device)
+    values = [_within(numbers[:, i], neutral, most) for i, (_, neutral, most) in used]
     stacked = torch.stack(values, 1) if values else numbers[:, :0]
     return ops[order], stacked.gather(1, order)
 

@@ -28,7 +28,9 @@ def weights(start: Tensor, step: Tensor, index: Tensor, new: int, size: int, int
     centre = start + (index[:, :, None] + 0.5) * step
     at = torch.arange(size, device=start.device, dtype=start.dtype) + 0.5
     found = KERNELS[interpolation]((at - centre) / step.clamp(min=1))  # the kernel grows where the picture shrinks
-    found = torch.where((at > start) & (at < start + new * step), found, 0.0)
+    half = new * step / 2
+    inside = (at - start - half).abs() < half.clamp(min=0.5 + 1e-6)  # of a part within one pixel: that pixel
+    found = torch.where(inside, found, 0.0)
     return found / found.sum(2, keepdim=True)
 
 
