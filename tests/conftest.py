@@ -36,3 +36,13 @@ def imagenet_sample(tmp_path_factory) -> Path:
 def imagenet_classes() -> list[tuple[str, str]]:
     """(wordnet id, name) in the order of a classifier's outputs."""
     return [tuple(pair) for pair in json.loads(_need(DATA / "imagenet-classes.json").read_text())]
+
+
+@pytest.fixture(scope="session")
+def flowers(tmp_path_factory) -> Path:
+    """A folder with 3,670 photographs of 5 kinds of flower: {train,val}/<class>/*.jpg."""
+    archive = _need(DATA / "flowers.tar")
+    folder = tmp_path_factory.mktemp("flowers")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder

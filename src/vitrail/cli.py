@@ -23,6 +23,7 @@ app = App(
     version=vitrail.__version__,
     version_flags=["--version"],
     help_flags=["--help", "-h"],
+    suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was stopped
 )
 
 for command in (models, predict, convert, pack, check):

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from vitrail.checking.markup import Markup, tag
 from vitrail.data.samples import Integers
 
-WIDTH = 720
-_NAMES = 170  # pixels for the names of classes
+WIDTH = 1000
+_NAMES = 190  # pixels for the names of classes
 _ROW = 22
 _MOST_ROWS = 40  # classes; more are drawn as a silhouette
-_HEIGHT = 150
+_HEIGHT = 160
 _BINS = 24
 
 

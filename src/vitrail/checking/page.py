@@ -103,6 +103,7 @@ class _Sections:
                 "Other duplicates",
                 self.others,
                 "The same picture more than once, in one split and under one label. It counts that many times.",
+                also=len(self.report.duplicates) - len(self.others),
             ),
             self._labels(),
             self._statistics(),
@@ -128,7 +129,7 @@ class _Sections:
         found = self.report.suspicious
         if not found:
             return None
-        parts = [f"{words} {count:,}" for words, count in self.report.doubts.items() if count]
+        parts = [f"{words} ({count:,})" for words, count in self.report.doubts.items() if count]
         sheet = tag("div", [self._suspect(finding) for finding in self.suspicious], class_="sheet")
         lead = f"They can be read, but look at them: {', '.join(parts)}."
         return _section("suspicious", "Suspicious", lead, sheet, _more(found, self.suspicious, BAD))
@@ -140,7 +141,7 @@ class _Sections:
     def _groups(self, key: str, title: str, groups: Sequence[Group], lead: str, also: int = 0) -> Markup | None:
         if not groups and not also:
             return None
-        lead += f" {also:,} more are above, among those in two splits." if also else ""
+        lead += f" {counted(also, 'group is', 'groups are')} shown above." if also else ""
         boxes = tag("div", [self._group(group) for group in groups[:MOST_GROUPS]], class_="groups")
         return _section(key, title, lead, boxes, _more(groups, groups[:MOST_GROUPS], DUPLICATES))
 

@@ -252,7 +252,7 @@ def _doubtful(record: np.void, name: str) -> str:
     words = {
         Doubt.PLAIN: "one single colour",
         Doubt.TINY: f"only {width} x {height} pixels",
-        Doubt.LONG: f"{width} x {height}, sides as 1 to {max(width, height) / max(1, min(width, height)):.0f}",
+        Doubt.LONG: f"{width} x {height}, sides as 1 to {max(width, height) / max(1, min(width, height)):.1f}",
         Doubt.SUFFIX: f"holds {kind}, and is named {suffix}",
         Doubt.ANIMATED: "has several frames, of which the first is used",
         Doubt.HUGE: f"{width * height / 1e6:.0f} megapixels",

@@ -38,7 +38,7 @@ def summary(report: CheckReport) -> list[str]:
 
 
 def _with_parts(total: int, parts: dict[str, int]) -> str:
-    words = ", ".join(f"{name} {count:,}" for name, count in parts.items() if count)
+    words = ", ".join(f"{name}: {count:,}" for name, count in parts.items() if count)
     return f"{total:,}" + (f" ({words})" if words else "")
 
 
