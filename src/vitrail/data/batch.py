@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -68,10 +69,7 @@ class Batch:
     def inputs(self, preprocessing: Preprocessing) -> Tensor:
         """What the model takes: float32 of (n, channels, height, width)."""
         values = torch.empty(self.pixels.shape, device=self.pixels.device).copy_(self.pixels)
-        mean, std = (
-            torch.tensor(numbers, device=values.device).view(-1, 1, 1)
-            for numbers in (preprocessing.mean, preprocessing.std)
-        )
+        mean, std = _statistics(preprocessing, values.device)
         values.div_(255).sub_(mean).div_(std)
         if self.erasing is not None:
             values = self.erasing(values)
@@ -90,3 +88,10 @@ class Batch:
         new = replace(self, erasing=erasing, mix=mix, valid=of(self.valid), full=of(self.full))
         samples, pixels, labels = map(change, (self.samples, self.pixels, self.labels))
         return replace(new, samples=samples, pixels=pixels, labels=labels)
+
+
+@lru_cache(maxsize=8)
+def _statistics(preprocessing: Preprocessing, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation on the device; to send them for every batch would make it wait."""
+    mean, std = (torch.tensor(numbers).view(-1, 1, 1).to(device) for numbers in (preprocessing.mean, preprocessing.std))
+    return mean, std

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.data.augmentation.mixing import Mix, draw_mix
+from vitrail.data.augmentation.mixing import draw_mix
 from vitrail.data.augmentation.on_batch import augmented
 from vitrail.data.augmentation.on_picture import fill_colour
 from vitrail.data.augmentation.policy import Augmentation, Drawn, draw
@@ -28,7 +28,8 @@ AHEAD = 2**16  # samples whose draws are made at once
 class ResidentLoader:
     """Endless batches for training from `Decoded` pixels, like `TrainingLoader` and in place of it.
 
-    Pictures that could not be read are replaced by the same rule: the next one of the subset that could.
+    Pictures that could not be read are replaced by the same rule: the next one of the subset that could. On a GPU
+    the work of a batch is recorded once and replayed; `compiled` also fuses it, which takes a quarter of a minute.
     """
 
     def __init__(
@@ -40,15 +41,17 @@ class ResidentLoader:
         *,
         device: str | torch.device = "cpu",
         share: Share = ALONE,
+        compiled: bool = False,
     ) -> None:
         check_pairs(plan, schedule, share)
         self.schedule, self.share, self.plan, self.preprocessing = schedule, share, plan, preprocessing
-        self.device = torch.device(device)
+        self.device, self.compiled = torch.device(device), compiled
         self.pixels = torch.from_numpy(np.ascontiguousarray(decoded.pixels)).to(self.device).permute(0, 3, 1, 2)
         self.full = torch.from_numpy(np.array(decoded.full)).to(self.device)
         self.labels = all_labels(schedule.subset).to(self.device)
         self.readable = _next_good(decoded.valid)
-        self.fill = fill_colour(preprocessing)
+        self.colour = torch.tensor(fill_colour(preprocessing), device=self.device)
+        self._replay: Replay | None = None
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         step, ahead = start, max(1, AHEAD // (self.schedule.batch_size // self.share.world))
@@ -67,25 +70,56 @@ class ResidentLoader:
         repeat, place = repeat.to(self.device), place.to(self.device)
         seed, size = self.schedule.seed, self.preprocessing.size
         drawn = draw(self.plan, seed, epoch, samples, repeat, size)
-        each = len(samples) // count
+        mix = draw_mix(self.plan, seed, epoch, place, size) if self.plan.mixes else None
+        labels, each = self.labels[samples], len(samples) // count
         for k in range(count):
             part = slice(k * each, (k + 1) * each)
-            mix = draw_mix(self.plan, seed, epoch, place[part], size) if self.plan.mixes else None
-            yield self.batch(samples[part], drawn[part], first + k, mix)
+            yield Batch(
+                samples[part],
+                self._pixels(samples[part], drawn[part]),
+                labels[part],
+                first + k,
+                erasing=erasing(self.plan, drawn[part]),
+                mix=mix and mix.part(part.start, part.stop),
+            )
 
-    def batch(self, samples: Tensor, drawn: Drawn, step: int, mix: Mix | None = None) -> Batch:
-        """These samples, with what was drawn for them."""
-        pixels = augmented(
-            self.pixels[samples], self.full[samples], self.plan, drawn, self.preprocessing.size, self.fill
-        )
-        return Batch(
-            samples,
-            pixels,
-            self.labels[samples],
-            step,
-            erasing=erasing(self.plan, drawn),
-            mix=mix,
-        )
+    def _pixels(self, samples: Tensor, drawn: Drawn) -> Tensor:
+        """The augmented pixels of these samples."""
+        tensors = (samples, drawn.crop, drawn.hflip, drawn.vflip, drawn.ops, drawn.values)
+        if self.device.type != "cuda":
+            return self._augment(*tensors)
+        if self._replay is None:
+            function = torch.compile(self._augment, dynamic=False) if self.compiled else self._augment
+            self._replay = Replay(function, tensors)
+        return self._replay(*tensors)
+
+    def _augment(self, samples: Tensor, *drawn: Tensor) -> Tensor:
+        crop, hflip, vflip, ops, values = drawn
+        some = Drawn(crop, hflip, vflip, ops, values, erase=samples, cutout=samples, noise=samples)  # these come later
+        size = self.preprocessing.size
+        return augmented(self.pixels[samples], self.full[samples], self.plan, some, size, self.colour)
+
+
+class Replay:
+    """A function of tensors of fixed shapes, recorded as a CUDA graph: its hundreds of small kernels start at once."""
+
+    def __init__(self, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> None:
+        self.given = tuple(tensor.clone() for tensor in example)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # libraries choose and set up their kernels, which cannot be recorded
+                function(*self.given)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = function(*self.given)
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        for place, tensor in zip(self.given, tensors, strict=True):
+            place.copy_(tensor)
+        self.graph.replay()
+        return self.result.clone()
 
 
 def _next_good(valid: NDArray[np.bool_]) -> Integers:

@@ -21,21 +21,21 @@ TABLED = frozenset(
 
 
 def augmented(
-    pixels: Tensor, full: Tensor, plan: Augmentation, drawn: Drawn, size: tuple[int, int], fill: tuple[int, ...]
+    pixels: Tensor, full: Tensor, plan: Augmentation, drawn: Drawn, size: tuple[int, int], colour: Tensor
 ) -> Tensor:
     """Pixels (n, channels, height, width), uint8, to the same of `size`.
 
     `full` (n, 2) has the width and height that each picture had before it was stored at its present size: boxes are
-    drawn in the full picture, so that one that was squashed is cropped as if it had not been.
+    drawn in the full picture, so that one that was squashed is cropped as if it had not been. `colour` (channels,)
+    stands where there is no pixel.
     """
-    stored = pixels
-    colour = torch.tensor(fill, device=pixels.device, dtype=torch.float32).view(1, -1, 1, 1)
+    colour = colour.view(1, -1, 1, 1).float()
     if plan.crop == "pad":
         new = _padded(pixels.float(), full, plan, drawn, size, colour)
     elif plan.crop == "random-resized":
         new = _random_resized(pixels.float(), full, plan, drawn, size)
     else:
-        new = _flipped(stored.float(), drawn)
+        new = _flipped(pixels.float(), drawn)
     possible = plan.possible_ops()
     for slot in range(drawn.ops.shape[1] if possible else 0):
         new = changed(new, drawn.ops[:, slot], drawn.values[:, slot], possible, colour)
@@ -98,7 +98,7 @@ def changed(pixels: Tensor, ops: Tensor, values: Tensor, possible: frozenset[Op]
     value = values.float().view(-1, 1, 1, 1)
     if possible & frozenset(GEOMETRIC):
         height, width = pixels.shape[2:]
-        moved = colours.transformed(pixels, affines(ops, values, height, width).float(), colour)
+        moved = colours.transformed(pixels, affines(ops, values, height, width), colour)
         turned = (ops >= min(GEOMETRIC)) & (ops <= max(GEOMETRIC))
         pixels = torch.where(turned.view(-1, 1, 1, 1), moved, pixels)
     if possible & TABLED:
@@ -109,7 +109,7 @@ def changed(pixels: Tensor, ops: Tensor, values: Tensor, possible: frozenset[Op]
         if Op.GREY in possible:
             pixels = where(Op.GREY, colours.grey(pixels).expand_as(pixels))
         if Op.HUE in possible:
-            pixels = where(Op.HUE, colours.hue_shifted(pixels, value[:, 0]))
+            pixels = where(Op.HUE, colours.hue_shifted(pixels, values.view(-1, 1, 1)))
     if Op.SHARPNESS in possible:
         pixels = where(Op.SHARPNESS, colours.blended(colours.smoothed(pixels), pixels, value))
     if Op.BLUR in possible:
