@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.pictures.making import NOISE, chunk, encode, over_white, pixels, png, rgb
 from vitrail.errors import PictureError
-from vitrail.pictures import as_picture, decode
+from vitrail.pictures import as_picture, decode, modes
 
 RNG = np.random.default_rng(7)
 
@@ -53,6 +53,25 @@ def test_floats_beyond_one_are_spread_and_nan_is_black() -> None:
     for odd in (np.nan, -np.inf):
         assert (pixels(as_picture(Image.fromarray(np.full((1, 2), odd, np.float32)))) == 0).all()
     assert pixels(as_picture(Image.fromarray(np.array([[np.nan, 1.0]], np.float32))))[0, :, 0].tolist() == [0, 255]
+
+
+def test_no_kind_of_nan_complains() -> None:
+    values = np.array([0x7FA00000, 0x41200000, 0x41F00000], np.uint32).view(np.float32)[
+        None
+    ]  # a signalling one, 10, 30
+    data = encode(Image.frombytes("F", (3, 1), values.tobytes()), "TIFF")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pixels(decode(data))[0, :, 0].tolist() == [0, 0, 255]
+
+
+def test_a_large_deep_picture_is_scaled_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = RNG.normal(50, 1000, (40, 30)).astype(np.float32)
+    whole = pixels(as_picture(Image.fromarray(values)))
+    expected = np.rint((values - values.min()) / np.float64(values.max() - values.min()) * 255)
+    assert np.abs(whole[..., 0] - expected).max() <= 1
+    monkeypatch.setattr(modes, "_BAND", 70)
+    np.testing.assert_array_equal(pixels(as_picture(Image.fromarray(values))), whole)
 
 
 def test_alpha_is_composed_over_white() -> None:

@@ -130,7 +130,8 @@ def _unit_to_eight(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _spread(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     """Linear from the least to the greatest finite value; the infinities go to the ends, NaN to black."""
-    values = values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # some kinds of NaN complain
+        values = values.astype(np.float64)
     if low < high:
         known = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
         scaled = np.rint((known - low) / (high - low) * 255)
