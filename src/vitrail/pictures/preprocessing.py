@@ -31,7 +31,7 @@ class Preprocessing:
     bilinearly, whatever it is told; here `interpolation` holds for every shape).
 
     One exception: a JPEG file that is to become a third or less of its size is decoded at a half, a quarter or an
-    eighth, which is much quicker and moves pixels by half a grey level in the mean (docs/pictures.md has the
+    eighth, which is much quicker and moves pixels by about half a grey level in the mean (docs/pictures.md has the
     measurements). A PIL picture or an array is taken as it is; so is every file with `interpolation="nearest"`.
 
     `size` is (height, width). `fit` says what becomes of the aspect ratio: "crop" keeps it and loses the edges,
