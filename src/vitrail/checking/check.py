@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitrail.checking.duplicates import find_duplicates
-from vitrail.checking.mislabelled import find_wrong_labels
+from vitrail.checking.mislabelled import find_wrong_labels, refuse_several_labels
 from vitrail.checking.report import CheckReport, Finding, Group
 from vitrail.checking.survey import Progress, survey
 from vitrail.checking.workers import processors
@@ -55,16 +55,17 @@ def check(
     source = data if isinstance(data, Source) else open_source(data, **options)
     if not len(source):
         raise DataError(f"there are no pictures in {source.name}: nothing can be checked")
+    judge = None if model is None else _judge(source, model)
     count = processors() if workers is None else workers
     seen = survey(source, count, say)
     duplicates = find_duplicates(seen.records)
     labels = None
-    if model is not None:
+    if judge is not None:
         labels = find_wrong_labels(
             source,
             seen,
             duplicates,
-            model,
+            judge,
             device=_device(device),
             batch_size=batch_size,
             workers=count,
@@ -104,6 +105,14 @@ def _refuse_what_is_not_ours(folder: Path, overwrite: bool) -> None:
         raise VitrailError(f"{folder} is already there: choose another folder, or say that it may be overwritten")
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - {PAGE, BAD, DUPLICATES, LABELS}:
         raise VitrailError(f"{folder} holds more than an earlier check: choose another folder")
+
+
+def _judge(source: Source, model: str | os.PathLike[str] | Classifier) -> Classifier:
+    """The model, before the long work too: it may not be there."""
+    from vitrail.classifier import Classifier, load
+
+    refuse_several_labels(source.samples)
+    return model if isinstance(model, Classifier) else load(model)
 
 
 def _make_index(data: str | os.PathLike[str] | Source, say: Progress) -> None:

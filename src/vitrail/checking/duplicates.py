@@ -124,10 +124,11 @@ def _first_of(numbers: NDArray[np.integer]) -> Integers:
 
 
 def _members(groups: Integers) -> list[Integers]:
-    order = np.argsort(groups, kind="stable")
-    edges = np.flatnonzero(np.diff(groups[order])) + 1
-    found = [members for members in np.split(order, edges) if len(members) > 1]
-    return sorted(found, key=lambda members: int(members[0]))
+    several = np.flatnonzero(np.bincount(groups, minlength=len(groups))[groups] > 1)
+    if not len(several):
+        return []
+    order = several[np.argsort(groups[several], kind="stable")]
+    return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
 
 def _said(splits: NDArray[np.int8]) -> NDArray[np.int8]:

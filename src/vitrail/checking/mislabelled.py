@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,7 +43,7 @@ def find_wrong_labels(
     source: Source,
     survey: Survey,
     duplicates: Duplicates,
-    model: str | os.PathLike[str] | Classifier,
+    model: Classifier,
     *,
     device: str,
     batch_size: int,
@@ -56,8 +55,6 @@ def find_wrong_labels(
     from vitrail.checking.probe import FOLDS, features, folds_of, held_out_probabilities
 
     samples = source.samples
-    if samples.multi_label:
-        raise DataError("wrong labels are looked for where each picture has one label; leave out the model")
     together = _kept_together(samples, duplicates)
     labelled = np.flatnonzero(with_trait(survey.records, Trait.READABLE) & (samples.labels != UNSAID))
     rows = _of_large_classes(samples, labelled, together, FOLDS)
@@ -84,6 +81,11 @@ def find_wrong_labels(
     ]
     agreement = float((probabilities.argmax(axis=1) == labels).mean())
     return LabelReport(doubts, len(rows), len(labelled) - len(rows), agreement)
+
+
+def refuse_several_labels(samples: Samples) -> None:
+    if samples.multi_label:
+        raise DataError("wrong labels are looked for where each picture has one label; leave out the model")
 
 
 def _kept_together(samples: Samples, duplicates: Duplicates) -> Integers:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from vitrail.checking.survey import Progress, chunks_of
 from vitrail.checking.workers import in_order
-from vitrail.classifier import Classifier, load
+from vitrail.classifier import Classifier
 from vitrail.data.samples import Integers, Names
 from vitrail.data.source import Reader, Source
 from vitrail.errors import DataError
@@ -46,7 +46,7 @@ class Preparer:
 def features(
     source: Source,
     rows: Integers,
-    model: str | os.PathLike[str] | Classifier,
+    classifier: Classifier,
     *,
     device: str,
     batch_size: int,
@@ -54,7 +54,6 @@ def features(
     progress: Progress,
 ) -> NDArray[np.float32]:
     """What the model makes of each picture before its head: (rows, width)."""
-    classifier = model if isinstance(model, Classifier) else load(model)
     net = copy.deepcopy(classifier.model).to(device).eval()
     net.reset_head(0)
     pixels = classifier.preprocessing

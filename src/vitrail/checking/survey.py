@@ -16,7 +16,7 @@ from vitrail.data.source import Source
 
 Progress = Callable[[str, int, int], None]  # what is being done; pictures done; of how many
 
-_CHUNK = 64
+_CHUNK = 32
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def in_order(task: Task[Result], chunks: Sequence[Rows], workers: int) -> Genera
     A process that dies (a decoder crashed, or memory ran out) takes nothing along: what was under way is done again
     by itself, halved until the row is alone that does it. Such a chunk comes in several pieces.
     """
-    if workers < 1 or len(chunks) < 2:
+    if workers < 1:
         for chunk in chunks:
             yield chunk, task(chunk)
         return
