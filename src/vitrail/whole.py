@@ -16,8 +16,8 @@ from vitrail.errors import VitrailError
 def written_whole(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Gives a path beside `target` to write a file or folder to; at the end it is flushed and renamed.
 
-    If anything fails on the way, nothing is left of it, and what was there before stays. An older folder steps
-    aside before the rename and is removed last.
+    If anything fails on the way, nothing is left of it, and what was there before stays. An older file is
+    replaced in one step; an older folder steps aside before the rename and is removed last.
     """
     if target.exists() and not overwrite:
         raise VitrailError(f"{target} is already there: choose another name, or remove it")
@@ -28,9 +28,9 @@ def written_whole(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         yield new
         for path in [new, *new.rglob("*")] if new.is_dir() else [new]:
             _flush(path)
-        if target.exists():
+        if target.is_dir():
             os.rename(target, room / "old")
-        os.rename(new, target)
+        os.replace(new, target)
         _flush(target.parent)
     finally:
         shutil.rmtree(room, ignore_errors=True)

@@ -145,6 +145,6 @@ def _decode(
 
 
 def _read(place: Path) -> Decoded:
-    pixels = np.load(place / "pixels.npy", mmap_mode="r")
+    pixels = np.load(place / "pixels.npy", mmap_mode="c")  # torch wants it writable; the file stays as it is
     bad = tuple(Bad(*one) for one in json.loads((place / "bad.json").read_text(encoding="utf-8")))
     return Decoded(pixels, np.load(place / "full.npy"), np.load(place / "valid.npy"), bad)

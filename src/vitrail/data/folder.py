@@ -33,6 +33,18 @@ class Files:
     def read_many(self, rows: Sequence[int]) -> list[Readable]:
         return [os.path.join(self.root, self.names[row]) for row in rows]
 
+    def fingerprint(self, rows: NDArray[np.integer]) -> bytes:
+        """Changes when any of these files does: their sizes and times."""
+        return b"".join(_stamp(os.path.join(self.root, self.names[int(row)])) for row in rows)
+
+
+def _stamp(path: str) -> bytes:
+    try:
+        about = os.stat(path)
+    except OSError:
+        return b"-"
+    return b"%d %d;" % (about.st_size, about.st_mtime_ns)
+
 
 def from_folder(path: str | os.PathLike[str], *, group_by: str | None = None) -> Source:
     """The pictures of a folder. A class is the first folder below the root, or below `train`, `val` or `test`, however

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import signal
 import warnings
@@ -19,7 +18,6 @@ from vitrail.data.schedule import ALONE, Schedule, Share
 from vitrail.data.source import Subset
 from vitrail.errors import DataError, VitrailError
 from vitrail.pictures import Preprocessing
-from vitrail.pictures.sources import printable
 
 MOST_WORKERS = 16
 
@@ -112,6 +110,8 @@ class TrainingLoader:
 
 def check_pairs(plan: Augmentation, schedule: Schedule, share: Share) -> None:
     if plan.mixes and schedule.batch_size // share.world % 2:
+        if share.world == 1:
+            raise DataError(f"a batch of {schedule.batch_size} leaves half a pair to mix: choose an even batch size")
         each = f"a batch of {schedule.batch_size} over {share.world} processes leaves half a pair to mix"
         raise DataError(f"{each}: choose a batch size that {2 * share.world} divides")
     if plan.repeats != schedule.repeats:
@@ -146,11 +146,3 @@ class EvaluationLoader:
         nothing = np.zeros(0, np.int64)
         parts = (self._mine[k : k + self.batch_size] for k in range(0, len(self._mine), self.batch_size))
         return self._workers.run(Task(step, 0, part, nothing, nothing) for step, part in enumerate(parts))
-
-
-def write_bad(bad: dict[str, str], path: os.PathLike[str]) -> None:
-    """`bad_images.csv`: the names of pictures that could not be read, with the reasons."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        lines = csv.writer(file)
-        lines.writerow(["name", "reason"])
-        lines.writerows((printable(name), reason) for name, reason in sorted(bad.items()))

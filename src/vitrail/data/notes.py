@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import csv
+import os
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,3 +45,11 @@ def class_notes(samples: Samples) -> list[str]:
         if len(train) and samples.counts(rows).any():
             notes += missing_classes(samples, train, rows, name)
     return notes
+
+
+def write_bad(bad: Mapping[str, str], path: os.PathLike[str]) -> None:
+    """`bad_images.csv`: the names of pictures that could not be read, with the reasons."""
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["name", "reason"])
+        lines.writerows((printable(name), reason) for name, reason in sorted(bad.items()))

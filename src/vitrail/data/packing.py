@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.notes import write_bad
 from vitrail.data.pack_pictures import Packed, Packer, default_workers, packed
 from vitrail.data.samples import SPLITS, UNSAID, Integers, Samples
 from vitrail.data.shard_files import is_remote, local_shard
@@ -226,8 +227,6 @@ def _write_beside(folder: Path, samples: Samples, written: _Written, writer: Sha
     plain = {name: value for name, value in report.to_json().items() if name != "dest"}
     (folder / REPORT).write_text(json.dumps(plain, indent=2) + "\n")
     if written.bad:
-        from vitrail.data.loading import write_bad  # it needs torch, which packing else does without
-
         write_bad(written.bad, folder / BAD)
     order = np.argsort(written.rows)
     by_name = sorted(range(len(writer.paths)), key=lambda number: writer.paths[number].name)

@@ -20,13 +20,16 @@ from vitrail.data.source import Readable, Source
 from vitrail.errors import DataError
 
 RUN = 2**23  # bytes that are worth reading in one go
+LONGEST_RUN = 64  # pictures: longer runs would meet in the same batches epoch after epoch
 
 
 class Shards:
     """Reads pictures out of tar archives by where they lie."""
 
-    def __init__(self, addresses: Sequence[str], shard: NDArray[np.int32], offset: Integers, size: Integers) -> None:
-        self._addresses = tuple(addresses)
+    def __init__(
+        self, addresses: Sequence[str], shard: NDArray[np.int32], offset: Integers, size: Integers, mark: bytes = b""
+    ) -> None:
+        self._addresses, self._mark = tuple(addresses), mark
         self._shard, self._offset, self._size = shard, offset, size
         self._storage = storage_of(self._addresses[0])
 
@@ -50,6 +53,11 @@ class Shards:
             for k in range(first, last):
                 found[int(order[k])] = content[starts[k] - run.start : ends[k] - run.start]
         return [found[int(row)] for row in asked]
+
+    def fingerprint(self, rows: NDArray[np.integer]) -> bytes:
+        """Changes when a shard is written again, or when these pictures lie elsewhere."""
+        places = (self._shard[rows], self._offset[rows], self._size[rows])
+        return self._mark + b"".join(np.ascontiguousarray(column).tobytes() for column in places)
 
     def _runs(self, shards: list[int], starts: list[int], ends: list[int]) -> list[tuple[int, Range]]:
         """The reads for pictures that are sorted as they lie, each with the number of its first picture. Another shard,
@@ -79,8 +87,9 @@ def from_shards(address: str | os.PathLike[str], *, group_by: str | None = None)
         samples = replace(samples, groups=groups_by_name(samples.names, group_by))
     rank = np.empty(len(samples), np.int64)
     rank[np.lexsort((index.offset, index.shard))] = np.arange(len(samples))
-    run = max(1, round(RUN / max(1.0, float(index.size.mean()))))
-    reader = Shards([file.address for file in index.files], index.shard, index.offset, index.size)
+    run = min(LONGEST_RUN, max(1, round(RUN / max(1.0, float(index.size.mean())))))
+    mark = repr(index.files).encode()
+    reader = Shards([file.address for file in index.files], index.shard, index.offset, index.size, mark)
     return Source(os.fsdecode(address), samples, reader, run, rank, (*index.notes, *notes, *class_notes(samples)))
 
 
