@@ -7,10 +7,19 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
+from sklearn.datasets import load_sample_image
 
 from vitrail.cli import main
+from vitrail.data.augmentation import Augmentation, draw, on_picture
+from vitrail.data.batch import Batch
+from vitrail.data.fetching import erasing
+from vitrail.data.sheet import contact_sheet
+from vitrail.pictures import Preprocessing
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -60,7 +69,38 @@ def speed() -> None:
     figure.savefig(IMAGES / "speed.png", dpi=160, bbox_inches="tight")
 
 
+def augmentation() -> None:
+    """One photograph under each policy."""
+    photograph = load_sample_image("flower.jpg")
+    side = 200
+    preprocessing = Preprocessing(size=(side, side), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    jitter = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3}
+    plans = {
+        "random resized crop, flip": Augmentation(),
+        "RandAugment, 2 of 9": Augmentation(policy="randaugment", op_prob=1.0),
+        "TrivialAugment": Augmentation(policy="trivialaugment"),
+        "AutoAugment (ImageNet)": Augmentation(policy="autoaugment-imagenet"),
+        "3-Augment, jitter": Augmentation(policy="three-augment", **jitter),
+        "AutoAugment (SVHN)": Augmentation(policy="autoaugment-svhn"),
+        "erasing, noise": Augmentation(erase=1.0, erase_fill="noise"),
+        "cutout": Augmentation(cutout=0.4),
+    }
+    pictures: list[Image.Image] = []
+    for epoch in (4, 11):
+        for plan in plans.values():
+            drawn = draw(
+                plan, 0, epoch, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long), (side, side)
+            )
+            pixels = on_picture.augmented(photograph, plan, on_picture.rows(drawn)[0], preprocessing)
+            batch = Batch(torch.zeros(1), pixels[None], torch.zeros(1), erasing=erasing(plan, drawn))
+            values = batch.inputs(preprocessing)[0].permute(1, 2, 0).numpy()
+            levels = (values * preprocessing.std + np.array(preprocessing.mean)) * 255
+            pictures.append(Image.fromarray(levels.round().clip(0, 255).astype(np.uint8)))
+    contact_sheet(pictures, [*plans, *plans], side=150).quantize(200).save(IMAGES / "augmentation.png", optimize=True)
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     terminal("walk", ["models", "ViT-B/16"])
     speed()
+    augmentation()
