@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.augmentation.draws import Stream, keys, uniform
-from vitrail.data.augmentation.policy import Augmentation
 
 _TABLE = 8192
 
@@ -33,14 +33,13 @@ class Mix:
         """(n, channels, height, width), floats, mixed."""
         other = values[self.partner]
         blend = self.blend.to(values.dtype).view(-1, 1, 1, 1)
-        return torch.where(inside(self.box, values), other, other + blend * (values - other))
+        return torch.where(inside(self.box, values), other, torch.lerp(other, values, blend))  # at 1, `values` exactly
 
     def targets(self, labels: Tensor, classes: int) -> Tensor:
         """(n, classes), from labels (n,) or rows of targets."""
         rows = labels if labels.ndim == 2 else functional.one_hot(labels, classes).float()
         share = self.share.to(rows.dtype).view(-1, 1)
-        other = rows[self.partner]
-        return other + share * (rows - other)
+        return torch.lerp(rows[self.partner], rows, share)
 
 
 def inside(box: Tensor, values: Tensor) -> Tensor:
