@@ -65,7 +65,7 @@ def test_it_prints_a_summary_and_writes_the_page_and_the_tables(photos: Path, tm
     lines = {line[2:20].strip(): line[20:] for line in out.splitlines() if line.startswith("  ")}
     assert lines["unreadable"] == "1"
     assert lines["near duplicates"] == "4 pictures in 2 groups"
-    assert lines["in two splits"] == "1 of val in train"
+    assert lines["in two splits"] == "1 of val are in train too"
     assert lines["two labels"] == "1 group"
     assert sorted(p.name for p in (tmp_path / "found").iterdir()) == ["bad_images.csv", "check.html", "duplicates.csv"]
     bad = rows(tmp_path / "found" / "bad_images.csv")

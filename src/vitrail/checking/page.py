@@ -9,6 +9,7 @@ from vitrail.checking.charts import class_chart, legend, size_chart
 from vitrail.checking.markup import Markup, joined, tag
 from vitrail.checking.mislabelled import LabelDoubt
 from vitrail.checking.report import PERCENTILES, CheckReport, Finding, Group, shown
+from vitrail.checking.summary import leak_words
 from vitrail.checking.tables import BAD, DUPLICATES, LABELS
 from vitrail.checking.thumbnails import thumbnails
 from vitrail.data.notes import counted
@@ -110,8 +111,7 @@ class _Sections:
         )
 
     def _leak_words(self) -> str:
-        parts = [f"{count:,} of {words}" for words, count in self.report.leaked.items()]
-        return f"What is measured on these pictures was learnt by heart: {', '.join(parts)}."
+        return f"What is measured on these pictures was learnt by heart: {leak_words(self.report.leaked)}."
 
     def _unreadable(self) -> Markup | None:
         found = self.report.unreadable

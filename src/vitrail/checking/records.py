@@ -1,4 +1,4 @@
-"""What is kept of each picture after one look at it: some sixty bytes, so that a million fit in memory."""
+"""What is kept of each picture after one look at it: some fifty bytes, so that a million fit in memory."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def summary(report: CheckReport) -> list[str]:
         "suspicious": _with_parts(len(report.suspicious), report.doubts),
         "exact duplicates": _groups(report, exact=True),
         "near duplicates": _groups(report, exact=False),
-        "in two splits": ", ".join(f"{count:,} of {words}" for words, count in report.leaked.items()) or "0",
+        "in two splits": leak_words(report.leaked) or "0",
         "two labels": counted(len(report.contradictions), "group") if report.contradictions else "0",
     }
     if report.labels is not None:
@@ -35,6 +35,11 @@ def summary(report: CheckReport) -> list[str]:
     notes = [*report.source.notes]
     notes += [f"{split} lacks {quoted(names)}" for split, names in report.missing_classes.items() if not notes]
     return lines + ([""] + [f"  note: {note}" for note in notes] if notes else [])
+
+
+def leak_words(leaked: dict[str, int]) -> str:
+    """In words: 3 of val are in train too."""
+    return ", ".join(f"{count:,} of {words.replace(' in ', ' are in ')} too" for words, count in leaked.items())
 
 
 def _with_parts(total: int, parts: dict[str, int]) -> str:
