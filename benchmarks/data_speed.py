@@ -30,7 +30,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from vitrail.data.augmentation.policy import Augmentation
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.loading import TrainingLoader
 from vitrail.data.opening import open_source
 from vitrail.data.schedule import Schedule

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitrail.data.augmentation.policy import Augmentation
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.cache import Decoded
 from vitrail.data.resident import ResidentLoader
 from vitrail.data.samples import Names, Samples

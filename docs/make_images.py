@@ -15,7 +15,8 @@ from rich.text import Text
 from sklearn.datasets import load_sample_image
 
 from vitrail.cli import main
-from vitrail.data.augmentation import Augmentation, draw, on_picture
+from vitrail.data.augmentation import Augmentation, on_picture
+from vitrail.data.augmentation.policy import draw
 from vitrail.data.batch import Batch
 from vitrail.data.fetching import erasing
 from vitrail.data.sheet import contact_sheet

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.conftest import jpeg
-from vitrail.data.augmentation.policy import Augmentation
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.batch import Batch
 from vitrail.data.folder import from_folder
 from vitrail.data.loading import EvaluationLoader, TrainingLoader

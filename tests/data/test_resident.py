@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.data.augmentation.policy import Augmentation
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.cache import Decoded, decode_all, stored_size
 from vitrail.data.folder import from_folder
 from vitrail.data.loading import TrainingLoader

@@ -13,7 +13,8 @@ from torch.utils.data import Dataset, get_worker_info
 
 from vitrail.data.augmentation import on_picture
 from vitrail.data.augmentation.mixing import draw_mix
-from vitrail.data.augmentation.policy import Augmentation, Drawn, draw
+from vitrail.data.augmentation.plan import Augmentation
+from vitrail.data.augmentation.policy import Drawn, draw
 from vitrail.data.batch import Bad, Batch, Erasing
 from vitrail.data.samples import Integers
 from vitrail.data.source import Subset

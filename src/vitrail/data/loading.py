@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
-from vitrail.data.augmentation.policy import Augmentation
+from vitrail.data.augmentation import Augmentation
 from vitrail.data.batch import Batch
 from vitrail.data.fetching import Fetcher, Task
 from vitrail.data.schedule import ALONE, Schedule, Share

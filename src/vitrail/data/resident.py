@@ -12,7 +12,8 @@ from torch import Tensor
 from vitrail.data.augmentation.mixing import draw_mix
 from vitrail.data.augmentation.on_batch import augmented
 from vitrail.data.augmentation.on_picture import fill_colour
-from vitrail.data.augmentation.policy import Augmentation, Drawn, draw
+from vitrail.data.augmentation.plan import Augmentation
+from vitrail.data.augmentation.policy import Drawn, draw
 from vitrail.data.batch import Batch
 from vitrail.data.cache import Decoded
 from vitrail.data.fetching import erasing, labels_of

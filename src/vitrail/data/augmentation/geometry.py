@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.augmentation.ops import Op
-from vitrail.data.augmentation.policy import TRIES, Augmentation
+from vitrail.data.augmentation.plan import Augmentation
+from vitrail.data.augmentation.policy import TRIES
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from vitrail.data.augmentation import colours
 from vitrail.data.augmentation.geometry import affines, padded_windows, random_boxes, reflects
 from vitrail.data.augmentation.ops import GEOMETRIC, Op
-from vitrail.data.augmentation.policy import Augmentation, Drawn
+from vitrail.data.augmentation.plan import Augmentation
+from vitrail.data.augmentation.policy import Drawn
 from vitrail.data.augmentation.resampling import resample, weights
 
 TABLED = frozenset(

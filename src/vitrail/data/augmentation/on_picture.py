@@ -15,7 +15,8 @@ from torchvision.transforms.v2 import functional as F
 
 from vitrail.data.augmentation.geometry import affine, padded_window, random_box, reflect
 from vitrail.data.augmentation.ops import BLUR_REACH, GEOMETRIC, Op
-from vitrail.data.augmentation.policy import Augmentation, Drawn
+from vitrail.data.augmentation.plan import Augmentation
+from vitrail.data.augmentation.policy import Drawn
 from vitrail.data.source import Readable
 from vitrail.pictures import Preprocessing, as_picture, decode_at, reduction
 

@@ -40,7 +40,12 @@ def resample(pixels: Tensor, down: Tensor, along: Tensor) -> Tensor:
     Rounded to 8 bits after either pass, the horizontal one first: Pillow's result, give or take one level.
     """
     n, channels, height, _ = pixels.shape
-    rows = (pixels.flatten(1, 2) @ along.mT).round_().clamp_(0, 255)
+    rows = _bytes(pixels.flatten(1, 2) @ along.mT)
     rows = rows.view(n, channels, height, -1).transpose(1, 2).flatten(2)  # (n, height, channels * new width)
-    new = (down @ rows).round_().clamp_(0, 255)
+    new = _bytes(down @ rows)
     return new.view(n, down.shape[1], channels, -1).transpose(1, 2)
+
+
+def _bytes(sums: Tensor) -> Tensor:
+    """Halves are rounded up, as Pillow does: at 2 : 1 every eighth sum is one."""
+    return sums.add_(0.5).floor_().clamp_(0, 255)

@@ -1,0 +1,1 @@
+"""Figures of merit: metrics, evaluation, probes, stress."""

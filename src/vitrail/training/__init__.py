@@ -1,0 +1,1 @@
+"""Training: the recipe, the loop, optimisers, schedules, checkpoints, parallelism."""

@@ -1,0 +1,157 @@
+"""Everything that defines a training: a frozen `Recipe`. `recipe_files` reads it from TOML and writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vitrail.data.augmentation.plan import Augmentation
+from vitrail.errors import ConfigError
+from vitrail.pictures.preprocessing import Fit, Interpolation
+
+Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which pictures are for what, and how they are fed."""
+
+    val_fraction: float = 0.1  # made by name where the source has no validation part
+    split_seed: int = 0
+    engine: Literal["auto", "workers", "resident"] = "auto"  # resident: all pixels on the device
+    workers: int | None = None  # processes that decode; None: one for each core
+    balanced: bool = False  # classes are drawn equally often
+    strict: bool = False  # an unreadable picture stops the training
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How pictures are fitted to the model in evaluation; None: as the model's weights were trained."""
+
+    fit: Fit | None = None
+    crop_pct: float | None = None
+    interpolation: Interpolation | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A rule for parameters whose names match a pattern (`head.*`, `blocks.[0-3].*`); the last that matches holds."""
+
+    match: str
+    lr: float = 1.0  # factor
+    weight_decay: float | None = None  # None: as for the others
+    frozen: bool = False
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    name: Literal["adamw", "adam", "sgd", "lion", "muon"] = "adamw"
+    lr: float = 1e-3  # at the peak; of muon: for what is no matrix
+    muon_lr: float = 0.02  # of the matrices
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = 0.9  # of sgd and muon
+    eps: float = 1e-8
+    weight_decay: float = 0.05  # not of norms, biases, tokens and positions
+    layer_decay: float = 1.0  # each block learns this factor slower than the one above it
+    clip: float = 1.0  # of the norm of all gradients; 0: none
+    sam: float = 0.0  # radius of sharpness-aware minimisation; 0: none
+    groups: tuple[Group, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate over the steps: warm-up from 0, the course, the end."""
+
+    kind: Literal["cosine", "linear", "step", "rsqrt", "wsd", "constant"] = "cosine"
+    warmup_epochs: float = 0.0
+    warmup_steps: int = 0  # the two are added
+    final: float = 0.0  # factor at the end, of cosine, linear and wsd
+    step_epochs: float = 30.0  # of step: after so many epochs …
+    step_factor: float = 0.1  # … times this
+    timescale: int = 10_000  # of rsqrt, in steps
+    cooldown: float = 0.2  # of wsd and rsqrt: the last part of the steps goes down linearly
+
+
+@dataclass(frozen=True)
+class Loss:
+    kind: Literal["auto", "cross-entropy", "binary"] = "auto"  # auto: binary for several labels to a picture
+    smoothing: float = 0.0
+    class_weights: bool = False  # rare classes count more, so that all count alike
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """A teacher whose answers are learned beside the labels (DeiT)."""
+
+    teacher: str = ""  # any MODEL; empty: none
+    kind: Literal["hard", "soft"] = "hard"
+    weight: float = 0.5
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Progressive resolution: until this part of the steps, pictures are of this size."""
+
+    until: float
+    img_size: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    model: str = "vit_ti16"
+    architecture: dict[str, Setting] = field(default_factory=dict)  # fields of the model's config
+    img_size: int | None = None  # None: the model's
+    epochs: float = 30.0
+    steps: int | None = None  # in place of epochs
+    batch_size: int = 256  # of all processes and accumulated parts together
+    accumulate: int = 1  # parts of a batch that go through the model one after the other
+    seed: int = 0
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 where the GPU has it
+    compile: bool = False
+    deterministic: bool = False  # bit-equal on CUDA too, at some cost
+    ema: float = 0.0  # decay of the average of the weights that is evaluated and saved beside them; 0: none
+    eval_epochs: float = 1.0
+    patience: int = 0  # evaluations without a better one after which to stop; 0: never
+    checkpoint_minutes: float = 5.0
+    keep_checkpoints: int = 2
+    data: Data = Data()
+    pixels: Pixels = Pixels()
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    optimiser: Optimiser = Optimiser()
+    schedule: Schedule = Schedule()
+    loss: Loss = Loss()
+    distillation: Distillation = Distillation()
+    stages: tuple[Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(recipe: Recipe) -> None:
+    """What no type says."""
+    wrong = [
+        (recipe.epochs <= 0, "epochs must be above 0"),
+        (recipe.steps is not None and recipe.steps < 1, "steps must be at least 1"),
+        (recipe.batch_size < 1, "batch_size must be at least 1"),
+        (recipe.accumulate < 1, "accumulate must be at least 1"),
+        (recipe.batch_size % max(1, recipe.accumulate) != 0, "accumulate must divide batch_size"),
+        (not 0 <= recipe.ema < 1, "ema must be from 0 to below 1"),
+        (recipe.eval_epochs <= 0, "eval_epochs must be above 0"),
+        (recipe.patience < 0, "patience must not be negative"),
+        (recipe.keep_checkpoints < 1, "keep_checkpoints must be at least 1"),
+        (not 0 <= recipe.data.val_fraction < 1, "data.val_fraction must be from 0 to below 1"),
+        (recipe.optimiser.lr <= 0 or recipe.optimiser.muon_lr <= 0, "optimiser: learning rates must be above 0"),
+        (recipe.optimiser.weight_decay < 0, "optimiser.weight_decay must not be negative"),
+        (not 0 < recipe.optimiser.layer_decay <= 1, "optimiser.layer_decay must be above 0 and at most 1"),
+        (recipe.optimiser.clip < 0 or recipe.optimiser.sam < 0, "optimiser: clip and sam must not be negative"),
+        (not 0 <= recipe.loss.smoothing < 1, "loss.smoothing must be from 0 to below 1"),
+        (not 0 <= recipe.distillation.weight <= 1, "distillation.weight must be from 0 to 1"),
+        (not 0 <= recipe.schedule.cooldown <= 1, "schedule.cooldown must be from 0 to 1"),
+        (any(not 0 < stage.until <= 1 for stage in recipe.stages), "stages: until must be above 0 and at most 1"),
+    ]
+    for is_so, words in wrong:
+        if is_so:
+            raise ConfigError(f"recipe: {words}")
