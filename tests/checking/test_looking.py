@@ -12,6 +12,7 @@ from PIL import Image
 from vitrail.checking.looking import look
 from vitrail.checking.records import KINDS, RECORD, Doubt, Trait
 from vitrail.errors import PictureError
+from vitrail.pictures import decode
 
 RNG = np.random.default_rng(0)
 SMOOTH = Image.fromarray(RNG.integers(0, 256, (6, 8, 3), np.uint8)).resize((96, 72), Image.Resampling.BICUBIC)
@@ -135,3 +136,28 @@ def test_real_pictures_that_end_early_are_noticed(imagenet_sample: Path) -> None
         for part in (0.3, 0.6, 0.9, 0.99):
             with pytest.raises(PictureError, match="truncated"):
                 seen(content[: int(part * len(content))], "a.jpg")
+
+
+def test_a_png_with_a_broken_remark_is_looked_at_all_the_same() -> None:
+    content = encoded(SMOOTH, "PNG")
+    remark = struct.pack(">I", 7) + b"tEXta\0hello" + b"\0\0\0\0"  # a wrong checksum
+    record = seen(content[:33] + remark + content[33:], "a.png")
+    assert KINDS[record["kind"]] == "PNG"
+    assert not record["doubts"]
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000"])
+def test_of_damaged_files_those_are_readable_that_decode_reads(form: str) -> None:
+    rng = np.random.default_rng(len(form))
+    content = np.frombuffer(encoded(SMOOTH, form), np.uint8)
+    for _ in range(40):
+        damaged = content.copy()
+        places = rng.integers(0, min(len(damaged), 400), 3)
+        damaged[places] = rng.integers(0, 256, 3)
+        try:
+            decode(damaged.tobytes())
+        except PictureError:
+            with pytest.raises(PictureError):
+                seen(damaged.tobytes())
+        else:
+            assert seen(damaged.tobytes())["traits"] & Trait.READABLE

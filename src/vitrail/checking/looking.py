@@ -19,6 +19,7 @@ from vitrail.data.source import Readable, Reader
 from vitrail.errors import PictureError
 from vitrail.pictures import as_picture, decode, decode_at, reduction
 from vitrail.pictures.decode import FORMATS
+from vitrail.pictures.png import without_remarks
 from vitrail.pictures.quiet import quiet_pillow
 from vitrail.pictures.sources import opened, printable
 
@@ -61,6 +62,8 @@ class Looker:
                 look(readable, name, record)
             except PictureError as error:
                 reasons[row] = str(error).removeprefix(f"{printable(name)}: ")
+            except Exception as error:  # no file, whatever it holds, may stop the others from being looked at
+                reasons[row] = f"cannot be looked at ({type(error).__name__}: {printable(error)}); replace the file"
         return records, reasons
 
     def lost(self, row: int) -> Looks:
@@ -97,8 +100,7 @@ def _look_at_pixels(pixels: Any, name: str, record: np.void) -> None:
 
 
 def _look_at_header(file: BinaryIO, name: str, record: np.void) -> None:
-    file.seek(0)
-    with quiet_pillow(), Image.open(file, formats=FORMATS) as picture:
+    with quiet_pillow(), _opened_again(file) as picture:
         kind = "JPEG" if picture.format == "MPO" else str(picture.format)
         record["kind"] = KINDS.index(kind)
         record["traits"] = _traits(picture)
@@ -107,6 +109,18 @@ def _look_at_header(file: BinaryIO, name: str, record: np.void) -> None:
             record["doubts"] |= Doubt.SUFFIX
         if picture.format != "MPO" and _has_frames(picture):  # the second picture of an MPO is not the next one
             record["doubts"] |= Doubt.ANIMATED
+
+
+def _opened_again(file: BinaryIO) -> Image.Image:
+    """The picture, as `decode` came to open it."""
+    file.seek(0)
+    try:
+        return Image.open(file, formats=FORMATS)
+    except (ValueError, SyntaxError, OSError):
+        bare = without_remarks(file)
+        if bare is None:
+            raise
+        return Image.open(bare, formats=FORMATS)
 
 
 def _look_at_colours(small: Image.Image, record: np.void) -> None:

@@ -154,7 +154,7 @@ class CheckReport:
 
     @cached_property
     def traits(self) -> dict[str, int]:
-        return {words: int(with_trait(self.records, trait).sum()) for words, trait in TRAITS.items()}
+        return {words: int((with_trait(self.records, trait) & self.readable).sum()) for words, trait in TRAITS.items()}
 
     @cached_property
     def doubts(self) -> dict[str, int]:
