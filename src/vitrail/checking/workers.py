@@ -97,6 +97,7 @@ def _begin(task: Task[Any]) -> None:
     global _task
     _task = task
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker at once and without a word
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libtiff writes its complaints there, past everybody
 
 
 def _work(chunk: Rows) -> Any:
