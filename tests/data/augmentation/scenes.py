@@ -1,9 +1,12 @@
 """Pictures with structure, made or real, on which two ways of computing the same are compared."""
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from sklearn.datasets import load_sample_image
+
+from vitrail.data.augmentation.ops import Op
 
 Pixels = NDArray[np.uint8]
 
@@ -56,6 +59,16 @@ def real(width: int, height: int) -> Pixels:
 
 
 SCENES = {
-    make.__name__: make
-    for make in (smooth, gradient, noise, dark_noise, text, two_valued, constant, black, real)
+    make.__name__: make for make in (smooth, gradient, noise, dark_noise, text, two_valued, constant, black, real)
 }
+
+FILL = (124, 116, 104)  # the mean, where there is no pixel
+INTERPOLATED = {Op.SHEAR_X, Op.SHEAR_Y, Op.ROTATE, Op.BLUR}
+
+
+def batch_of(pixels: list[Pixels]) -> torch.Tensor:
+    return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+
+
+def grey(pixels: Pixels) -> Pixels:
+    return np.array(Image.fromarray(pixels).convert("L"))[..., None]

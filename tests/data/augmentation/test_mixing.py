@@ -33,8 +33,8 @@ def pictures(n: int, size: tuple[int, int] = SIZE) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("alpha", "tolerance"), [
-    (0.05, 1e-6), (0.1, 1e-6), (0.2, 1e-6), (0.4, 1e-6), (0.8, 1e-6), (1.0, 1e-9), (1.5, 1e-6), (2.0, 1e-5), (5.0, 1e-3),
-    (20.0, 1e-2), (100.0, 1e-2),
+    (0.05, 1e-6), (0.1, 1e-6), (0.2, 1e-6), (0.4, 1e-6), (0.8, 1e-6), (1.0, 1e-9), (1.5, 1e-6), (2.0, 1e-5),
+    (5.0, 1e-3), (20.0, 1e-2), (100.0, 1e-2),
 ])  # fmt: skip
 def test_quantiles_are_scipys(alpha: float, tolerance: float) -> None:
     number = torch.linspace(0, 1, 20_001, dtype=torch.double)[:-1]

@@ -13,7 +13,8 @@ from torchvision.transforms import v2
 
 from vitrail.data.augmentation.autoaugment import POLICIES
 from vitrail.data.augmentation.ops import AUTOAUGMENT, RANDAUGMENT, Op, trivialaugment, values
-from vitrail.data.augmentation.policy import Augmentation, Drawn, draw
+from vitrail.data.augmentation.plan import Augmentation
+from vitrail.data.augmentation.policy import Drawn, draw
 from vitrail.errors import ConfigError
 
 N, SIZE = 20_000, (96, 128)
@@ -178,70 +179,6 @@ def test_switching_a_jitter_on_leaves_the_others_and_their_order_alone() -> None
     kept = (more.ops == Op.CONTRAST) | (more.ops == Op.HUE)
     assert torch.equal(more.ops[kept].view(-1, 2), both.ops)
     assert torch.equal(more.values[kept].view(-1, 2), both.values)
-
-
-# -- erasing and cutout
-
-
-@pytest.mark.parametrize("size", [(224, 224), (32, 48), (9, 200)])
-@pytest.mark.parametrize("limits", [{}, {"erase_scale": (0.2, 0.9), "erase_ratio": (0.5, 1.0)}], ids=["usual", "large"])
-def test_erased_boxes_are_distributed_as_torchvisions(size: tuple[int, int], limits: dict) -> None:
-    plan = Augmentation(erase=1.0, **limits)
-    box = drawn(4000, size=size, erase=1.0, **limits).erase.numpy()
-    theirs = v2.RandomErasing(p=1.0, scale=plan.erase_scale, ratio=plan.erase_ratio)
-    torch.manual_seed(0)
-    picture = torch.empty(1, *size)
-    params = [theirs.make_params([picture]) for _ in range(4000)]
-    other = np.array([(p["j"], p["i"], p["w"], p["h"]) for p in params if p["v"] is not None]).reshape(-1, 4)
-    wide, tall = box[:, 2] - box[:, 0], box[:, 3] - box[:, 1]
-    found = (wide > 0) & (tall > 0)
-    assert found.mean() == pytest.approx(len(other) / 4000, abs=0.03)  # where none fits, nothing is erased
-    ours = np.stack([box[:, 0], box[:, 1], wide, tall], 1)[found]
-    if not len(other):
-        return
-    for name, measure in {
-        "left": lambda b: b[:, 0],
-        "top": lambda b: b[:, 1],
-        "area": lambda b: b[:, 2] * b[:, 3],
-        "aspect": lambda b: b[:, 3] / np.maximum(b[:, 2], 1),
-    }.items():
-        assert stats.ks_2samp(measure(ours), measure(other)).pvalue > 1e-4, name
-
-
-@given(height=st.integers(1, 300), width=st.integers(1, 300), seed=st.integers(0, 1000), cutout=st.floats(0, 1))
-def test_boxes_lie_inside_the_picture(height: int, width: int, seed: int, cutout: float) -> None:
-    found = drawn(50, seed=seed, size=(height, width), erase=1.0, cutout=cutout)
-    for left, top, right, bottom in torch.cat([found.erase, found.cutout]).tolist():
-        assert 0 <= left <= right <= width
-        assert 0 <= top <= bottom <= height
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.25, 1.0])
-def test_erasing_is_as_frequent_as_said(probability: float) -> None:
-    box = drawn(size=(224, 224), erase=probability).erase
-    erased = (box[:, 2] > box[:, 0]) & (box[:, 3] > box[:, 1])
-    assert erased.double().mean() == probability or fair(erased, probability)
-    assert (box[~erased] == 0).all()
-
-
-def test_cutout_is_a_box_of_the_said_sides_around_any_pixel_cut_off_at_the_edges() -> None:
-    height, width = 40, 60
-    box = drawn(size=(height, width), cutout=0.3).cutout.numpy()
-    left, top, right, bottom = box.T
-    assert (right - left).max() == 18
-    assert (bottom - top).max() == 12
-    # every pixel is a centre: a box is as wide as those of its 18 columns around x that exist
-    wanted = [min(width, x - 9 + 18) - max(0, x - 9) for x in range(width)]
-    observed = np.bincount(right - left, minlength=19)
-    expected = N * np.bincount(wanted, minlength=19) / width
-    assert observed[expected == 0].sum() == 0
-    assert stats.chisquare(observed[expected > 0], expected[expected > 0]).pvalue > 1e-4
-    assert stats.pearsonr(left + right, top + bottom).pvalue > 1e-4
-
-
-def test_no_cutout_is_an_empty_box() -> None:
-    left, top, right, bottom = drawn(500).cutout.T
-    assert ((right - left) * (bottom - top) == 0).all()
 
 
 # -- draws as a function
