@@ -1,5 +1,6 @@
 """The order of samples: a function of seed and epoch, whoever asks and from wherever."""
 
+import os
 import subprocess
 import sys
 
@@ -57,7 +58,11 @@ def test_another_process_finds_the_same_order() -> None:
     )
     found = {
         subprocess.run(
-            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }
