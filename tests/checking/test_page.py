@@ -11,8 +11,8 @@ from PIL import Image
 
 import vitrail
 from vitrail.checking import page
-from vitrail.checking.markup import Markup, tag
 from vitrail.checking.page import make_page
+from vitrail.pages.markup import Markup, tag
 
 EVIL = "<img src=x onerror=alert(1)>\"'&amp;<script>alert(2)<"  # a slash cannot be part of a file's name
 

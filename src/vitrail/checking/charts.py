@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrail.checking.markup import Markup, tag
 from vitrail.data.samples import Integers
+from vitrail.pages.markup import Markup, tag
 
 WIDTH = 1000
 _NAMES = 190  # pixels for the names of classes

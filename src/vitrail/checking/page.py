@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 
 from vitrail.checking.charts import class_chart, legend, size_chart
-from vitrail.checking.markup import Markup, joined, tag
 from vitrail.checking.mislabelled import LabelDoubt
 from vitrail.checking.report import PERCENTILES, CheckReport, Finding, Group, shown
 from vitrail.checking.summary import leak_words
 from vitrail.checking.tables import BAD, DUPLICATES, LABELS
 from vitrail.checking.thumbnails import thumbnails
 from vitrail.data.notes import counted
+from vitrail.pages.document import document, panel, section, tile
+from vitrail.pages.markup import Markup, joined, tag
 
 MOST_LINES = 200
 MOST_PICTURES = 48
@@ -22,16 +22,7 @@ MOST_LABELS = 120
 
 
 def make_page(report: CheckReport) -> str:
-    body = tag("main", _head(report), _Sections(report).all(), _footer())
-    style = Markup(resources.files("vitrail.checking").joinpath("page.css").read_text(encoding="utf-8"))
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"check of {shown(report.source.name)}"),
-        tag("style", style),
-    )
-    return "<!doctype html>\n" + tag("html", head, tag("body", body), lang="en") + "\n"
+    return document(f"check of {shown(report.source.name)}", _head(report), _Sections(report).all(), _footer())
 
 
 def _head(report: CheckReport) -> Markup:
@@ -56,11 +47,8 @@ def _head(report: CheckReport) -> Markup:
     )
 
 
-def _tile(count: int, words: str, section: str) -> Markup:
-    content = joined(tag("b", f"{count:,}"), tag("span", words))
-    if not count:
-        return tag("div", content, class_="tile none")
-    return tag("a", content, class_="tile found", href=f"#{section}")
+def _tile(count: int, words: str, key: str) -> Markup:
+    return tile(f"{count:,}", words, style="found", section=key) if count else tile("0", words, style="none")
 
 
 def _footer() -> Markup:
@@ -123,7 +111,7 @@ class _Sections:
         ]
         table = tag("table", tag("tr", tag("th", "file"), tag("th", "why")), lines)
         lead = "Training leaves these files out."
-        return _section("unreadable", "Unreadable", lead, tag("div", table, class_="panel"), _more(found, lines, BAD))
+        return section("unreadable", "Unreadable", lead, tag("div", table, class_="panel"), _more(found, lines, BAD))
 
     def _suspicious(self) -> Markup | None:
         found = self.report.suspicious
@@ -132,7 +120,7 @@ class _Sections:
         parts = [f"{words} ({count:,})" for words, count in self.report.doubts.items() if count]
         sheet = tag("div", [self._suspect(finding) for finding in self.suspicious], class_="sheet")
         lead = f"They can be read, but look at them: {', '.join(parts)}."
-        return _section("suspicious", "Suspicious", lead, sheet, _more(found, self.suspicious, BAD))
+        return section("suspicious", "Suspicious", lead, sheet, _more(found, self.suspicious, BAD))
 
     def _suspect(self, finding: Finding) -> Markup:
         words = tag("span", finding.reason, class_="where")
@@ -143,7 +131,7 @@ class _Sections:
             return None
         lead += f" {counted(also, 'group is', 'groups are')} shown above." if also else ""
         boxes = tag("div", [self._group(group) for group in groups[:MOST_GROUPS]], class_="groups")
-        return _section(key, title, lead, boxes, _more(groups, groups[:MOST_GROUPS], DUPLICATES))
+        return section(key, title, lead, boxes, _more(groups, groups[:MOST_GROUPS], DUPLICATES))
 
     def _group(self, group: Group) -> Markup:
         rows = [int(row) for row in group.rows]
@@ -170,9 +158,7 @@ class _Sections:
             f"It agrees with {labels.agreement:.1%} of {labels.judged:,} labels. The most doubtful come first."
         )
         sheet = tag("div", [self._doubt(doubt) for doubt in self.doubts], class_="sheet")
-        return _section(
-            "labels", "Labels that are likely wrong", lead, sheet, _more(labels.doubts, self.doubts, LABELS)
-        )
+        return section("labels", "Labels that are likely wrong", lead, sheet, _more(labels.doubts, self.doubts, LABELS))
 
     def _doubt(self, doubt: LabelDoubt) -> Markup:
         classes = self.report.source.classes
@@ -188,12 +174,12 @@ class _Sections:
             words = "Pictures in each class"
             words += f" (largest to smallest: {report.imbalance:.1f} to 1)" if report.imbalance else ""
             keys = legend(report.class_counts) if len(report.class_counts) > 1 else None
-            panels.append(_panel(words, class_chart(report.source.classes, report.class_counts), keys))
+            panels.append(panel(words, class_chart(report.source.classes, report.class_counts), keys))
         if report.percentiles:
-            panels.append(_panel("Length of the shorter side, in pixels", size_chart(report.sides[0])))
-            panels.append(_panel("Percentiles", self._percentiles()))
-        kinds = [_panel("Formats", _counts(report.formats)), _panel("Kinds", _counts(report.traits))]
-        return _section("statistics", "Classes, sizes, formats", None, *panels, tag("div", kinds, class_="two"))
+            panels.append(panel("Length of the shorter side, in pixels", size_chart(report.sides[0])))
+            panels.append(panel("Percentiles", self._percentiles()))
+        kinds = [panel("Formats", _counts(report.formats)), panel("Kinds", _counts(report.traits))]
+        return section("statistics", "Classes, sizes, formats", None, *panels, tag("div", kinds, class_="two"))
 
     def _percentiles(self) -> Markup:
         head = tag("tr", tag("th", ""), [tag("th", f"{at}%", class_="number") for at in PERCENTILES])
@@ -211,14 +197,6 @@ class _Sections:
 
     def _file(self, row: int) -> Markup:
         return tag("span", shown(self.report.name_of(row)), class_="file")
-
-
-def _section(key: str, title: str, lead: str | None, *content: Markup | None) -> Markup:
-    return tag("section", tag("h2", title), tag("p", lead, class_="lead") if lead else None, content, id=key)
-
-
-def _panel(title: str, *content: Markup | None) -> Markup:
-    return tag("div", tag("h3", title), content, class_="panel")
 
 
 def _counts(counts: dict[str, int]) -> Markup:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,10 +9,10 @@ from PIL import Image
 
 from vitrail.data.source import Readable, Source
 from vitrail.errors import PictureError
+from vitrail.pages.document import picture_address
 from vitrail.pictures import as_picture, decode_at
 
 SIDE = 128
-_QUALITY = 60
 _CHUNK = 64
 
 
@@ -37,7 +35,4 @@ def _small(readable: Readable) -> str:
         picture = as_picture(readable)
     else:
         picture, _ = decode_at(readable, lambda width, height: max(width, height) / SIDE)
-    picture.thumbnail((SIDE, SIDE))
-    page = io.BytesIO()
-    picture.save(page, "JPEG", quality=_QUALITY, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(page.getvalue()).decode()
+    return picture_address(picture, SIDE)
