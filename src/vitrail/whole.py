@@ -27,16 +27,17 @@ def written_whole(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         new = room / target.name
         yield new
         for path in [new, *new.rglob("*")] if new.is_dir() else [new]:
-            _flush(path)
+            flush(path)
         if target.is_dir():
             os.rename(target, room / "old")
         os.replace(new, target)
-        _flush(target.parent)
+        flush(target.parent)
     finally:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """What was written to a file, or the names in a folder, are on the disk when this returns."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -72,7 +72,7 @@ def read_state(path: Path) -> State:
     if not head:
         raise WeightsError(f"{path} is empty: fetch it again")
     if head[5:9] == b"\0\0\0{":  # eight bytes of length, of which the last are zero, then JSON
-        return unwrap(_read_safetensors(path), path)
+        return unwrap(read_safetensors(path), path)
     if head[:2] == b"PK" and any(name.endswith(".npy") for name in _members(path)):
         return _read_npz(path)
     if head[:1] == b"\x80" or head[:2] == b"PK":
@@ -83,9 +83,9 @@ def read_state(path: Path) -> State:
     )
 
 
-def _read_safetensors(path: Path) -> State:
-    """Reads each tensor straight into memory of its own. safetensors' loader hands out views into the mapped file,
-    which start at any address: kernels then take other paths, and the same weights give other last bits."""
+def read_safetensors(path: Path) -> State:
+    """The tensors of a safetensors file, each in memory of its own. safetensors' loader hands out views into the mapped
+    file, which start at any address: kernels then take other paths, and the same weights give other last bits."""
     try:
         with safe_open(path, framework="pt"):  # the library checks the header: shapes, sizes, offsets
             pass
@@ -196,7 +196,7 @@ def _read_shards(index: Path) -> State:
     for name in sorted(set(shards.values())):
         if Path(name).name != name:
             raise WeightsError(f"{index} names a file outside of its folder: {name!r}")
-        state |= _read_safetensors(index.parent / name)
+        state |= read_safetensors(index.parent / name)
     return state
 
 
