@@ -4,6 +4,9 @@ Crops are resized by torch's kernel for bytes in the one engine and by matrices 
 direction: a rare pixel differs by two levels, and what follows a crop can make more of it.
 """
 
+import dataclasses
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -223,6 +226,22 @@ def test_a_part_that_is_less_than_a_stored_pixel_is_that_pixel(full: tuple[int, 
         wanted = stored[k, :, min(y, 39), min(x, 39)].int()
         middle = found[k, :, 20, 24]
         assert (middle - wanted).abs().max() <= 12  # the picture changes by up to 12 levels from pixel to pixel
+
+
+@pytest.mark.parametrize("full", [(384, 384), (385, 385), (391, 700), (1001, 751)], ids=str)
+@pytest.mark.parametrize("crop", ["random-resized", "pad"])
+def test_a_jpeg_that_is_decoded_smaller_is_cut_at_the_same_place(crop, full: tuple[int, int]) -> None:
+    # a side that eight does not divide has a last pixel that is partly beyond the edge
+    plan = Augmentation(crop=crop, padding=2, scale=(0.6, 1.0), hflip=0.5)
+    small = dataclasses.replace(RGB, size=(32, 32))
+    buffer = io.BytesIO()
+    Image.fromarray(smooth(*full)).save(buffer, "JPEG", quality=97)
+    whole = Image.open(buffer).convert("RGB")
+    for row in on_picture.rows(drawn_for(plan, 20, small)):
+        drafted = on_picture.augmented(buffer.getvalue(), plan, row, small).numpy().astype(int)
+        difference = np.abs(drafted - on_picture.augmented(whole, plan, row, small).numpy())
+        assert difference.mean() < 1.2  # of a random box the corners are rounded to what was decoded
+        assert difference.max() <= 6
 
 
 def test_randaugments_operations_can_all_be_applied_at_full_strength() -> None:

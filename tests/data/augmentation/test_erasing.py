@@ -81,6 +81,14 @@ def test_no_cutout_is_an_empty_box() -> None:
     assert ((right - left) * (bottom - top) == 0).all()
 
 
+def test_whether_a_box_is_erased_does_not_depend_on_the_box() -> None:
+    always, rarely = drawn(erase=1.0).erase, drawn(erase=0.2).erase
+    erased = (rarely != 0).any(1)
+    assert torch.equal(always[erased], rarely[erased])
+    for measure in (lambda b: (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]), lambda b: b[:, 0], lambda b: b[:, 1]):
+        assert stats.ks_2samp(measure(rarely[erased]), measure(always)).pvalue > 1e-4
+
+
 # -- what is filled in
 
 

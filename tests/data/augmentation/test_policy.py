@@ -234,6 +234,20 @@ def test_a_policy_leaves_the_colour_jitter_alone_and_more_operations_the_first_o
     assert torch.equal(with_policy.values[:, :1], fewer.values)
 
 
+def test_what_is_drawn_for_one_thing_says_nothing_of_another() -> None:
+    found = drawn(policy="randaugment", num_ops=2, op_prob=1.0, brightness=0.4, erase=1.0, cutout=0.1, vflip=0.5)
+    columns = {
+        "crop": found.crop[:, 0], "place of the crop": found.crop[:, -1], "hflip": found.hflip, "vflip": found.vflip,
+        "first operation": found.ops[:, 0], "second operation": found.ops[:, 1], "jitter": found.values[:, 2],
+        "erase x": found.erase[:, 0] / (SIZE[1] - found.erase[:, 2] + found.erase[:, 0]),
+        "erase area": (found.erase[:, 2:] - found.erase[:, :2]).prod(1),
+        "cutout x": found.cutout[:, 0], "cutout y": found.cutout[:, 1], "noise": found.noise,
+    }  # fmt: skip
+    result = stats.spearmanr(np.stack([column.double().numpy() for column in columns.values()], 1))
+    chance = result.pvalue[~np.eye(len(columns), dtype=bool)]
+    assert chance.min() > 1e-5
+
+
 def test_seeds_epochs_and_repeats_draw_differently() -> None:
     plan = Augmentation(policy="randaugment", brightness=0.4, erase=1.0, cutout=0.2, vflip=0.5)
     index = torch.arange(400)

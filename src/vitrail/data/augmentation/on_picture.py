@@ -104,10 +104,13 @@ def _padded(picture: Readable, plan: Augmentation, row: Row, preprocessing: Prep
         window = padded_window(plan, row.crop, full_width, full_height, size)
         return min(full_width / window.width, full_height / window.height)
 
-    decoded, full, _ = _decoded(picture, shrink, preprocessing.channels)
+    decoded, full, smaller = _decoded(picture, shrink, preprocessing.channels)
     window = padded_window(plan, row.crop, *full, size)
     planes = _planes(_pixels(decoded))
-    if decoded.size != (window.width, window.height):
+    if smaller > 1:  # the last column and row may be partly beyond the edge, which torch's kernel cannot say
+        box, kind = (0, 0, full[0] / smaller, full[1] / smaller), Image.Resampling[plan.interpolation.upper()]
+        planes = _planes(_pixels(decoded.resize((window.width, window.height), kind, box)))
+    elif decoded.size != (window.width, window.height):
         planes = _resized(_pixels(decoded), (window.height, window.width), plan.interpolation)
     down, along = np.arange(size[0]) + window.top, np.arange(size[1]) + window.left
     rows, columns = reflect(down, window.height), reflect(along, window.width)
