@@ -10,9 +10,9 @@ from vitrail.checking.duplicates import find_duplicates
 from vitrail.checking.mislabelled import find_wrong_labels, refuse_several_labels
 from vitrail.checking.report import CheckReport, Finding, Group
 from vitrail.checking.survey import Progress, survey
-from vitrail.checking.workers import processors
 from vitrail.data.opening import open_source
 from vitrail.data.source import Source
+from vitrail.data.workers import processors
 from vitrail.errors import DataError, VitrailError
 from vitrail.whole import written_whole
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.checking.survey import Progress, chunks_of
-from vitrail.checking.workers import in_order
 from vitrail.classifier import Classifier
 from vitrail.data.samples import Integers, Names
 from vitrail.data.source import Reader, Source
+from vitrail.data.workers import in_order
 from vitrail.errors import DataError
 from vitrail.pictures import Preprocessing
 

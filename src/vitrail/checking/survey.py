@@ -10,9 +10,9 @@ import numpy as np
 
 from vitrail.checking.looking import Looker
 from vitrail.checking.records import RECORD, Records
-from vitrail.checking.workers import Rows, in_order
 from vitrail.data.samples import Integers
 from vitrail.data.source import Source
+from vitrail.data.workers import Rows, in_order
 
 Progress = Callable[[str, int, int], None]  # what is being done; pictures done; of how many
 

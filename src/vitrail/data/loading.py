@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import warnings
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from vitrail.data.batch import Batch
 from vitrail.data.fetching import Fetcher, Task
 from vitrail.data.schedule import ALONE, Schedule, Share
 from vitrail.data.source import Subset
+from vitrail.data.workers import processors
 from vitrail.errors import DataError, VitrailError
 from vitrail.pictures import Preprocessing
 
@@ -24,8 +24,7 @@ MOST_WORKERS = 16
 
 def default_workers() -> int:
     """One for each core that this process may use, within reason."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_WORKERS)
+    return min(processors(), MOST_WORKERS)
 
 
 class _Workers:

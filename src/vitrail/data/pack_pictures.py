@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import io
-import multiprocessing
-import os
-import signal
-import sys
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.data.samples import Names
 from vitrail.data.shard_writer import split_suffix
 from vitrail.data.source import Readable, Reader
+from vitrail.data.workers import Rows, in_order
 from vitrail.errors import DataError, PictureError
 from vitrail.pictures import as_picture
 from vitrail.pictures.decode import FORMATS, decode, decode_at
@@ -112,54 +107,23 @@ def _suffix(kind: str) -> str:
     return _SUFFIXES.get(kind, kind.lower())
 
 
-def packed(packer: Packer, rows: Iterable[int], workers: int) -> Generator[Packed, None, None]:
+@dataclass(frozen=True)
+class _Packing:
+    """The task of a worker process. A picture that takes the process down is a bad one."""
+
+    packer: Packer
+
+    def __call__(self, rows: Rows) -> list[Packed]:
+        return self.packer(rows)
+
+    def lost(self, row: int) -> list[Packed]:
+        name = printable(self.packer.names[row])
+        return [Packed(row, b"", "", False, f"{name}: decoding it ends the process; replace the file")]
+
+
+def packed(packer: Packer, rows: Sequence[int] | NDArray[np.integer], workers: int) -> Generator[Packed]:
     """The rows in their order, however many processes work on them."""
-    chunks = _chunks(rows)
-    if workers <= 1:
-        for chunk in chunks:
-            yield from packer(chunk)
-        return
-    # a fork shares the table of names and asks nothing of the caller's script, which a fresh process would run again
-    way = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    with ProcessPoolExecutor(workers, mp_context=way, initializer=_begin, initargs=(packer,)) as pool:
-        waiting: deque[Future[list[Packed]]] = deque()
-        try:
-            for chunk in chunks:
-                waiting.append(pool.submit(_work, chunk))
-                if len(waiting) > 2 * workers:
-                    yield from waiting.popleft().result()
-            while waiting:
-                yield from waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise DataError("a worker process was killed, perhaps for want of memory; use fewer workers") from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _chunks(rows: Iterable[int]) -> Iterator[list[int]]:
-    chunk: list[int] = []
-    for row in rows:
-        chunk.append(int(row))
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-_packer: Packer | None = None  # of this worker process
-
-
-def _begin(packer: Packer) -> None:
-    global _packer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops, and stops its workers
-    _packer = packer
-
-
-def _work(rows: list[int]) -> list[Packed]:
-    assert _packer is not None
-    return _packer(rows)
-
-
-def default_workers() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    numbers = [int(row) for row in rows]
+    chunks = [numbers[start : start + _CHUNK] for start in range(0, len(numbers), _CHUNK)]
+    for _, made in in_order(_Packing(packer), chunks, 0 if workers <= 1 else workers):
+        yield from made

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.notes import write_bad
-from vitrail.data.pack_pictures import Packed, Packer, default_workers, packed
+from vitrail.data.pack_pictures import Packed, Packer, packed
 from vitrail.data.samples import SPLITS, UNSAID, Integers, Samples
 from vitrail.data.shard_files import is_remote, local_shard
 from vitrail.data.shard_index import NAME, Index
@@ -23,6 +23,7 @@ from vitrail.data.shard_scan import OURS
 from vitrail.data.shard_writer import ShardWriter, keys_of
 from vitrail.data.source import Source
 from vitrail.data.splits import ranked
+from vitrail.data.workers import processors
 from vitrail.errors import DataError, VitrailError
 from vitrail.pictures.sources import printable
 from vitrail.whole import written_whole
@@ -99,7 +100,7 @@ def pack(
     if target.exists():
         raise DataError(f"{printable(target)} is already there: choose another name, or remove it")
     source = data if isinstance(data, Source) else _opened(data, data_dir, download)
-    workers = default_workers() if workers is None else workers
+    workers = processors() if workers is None else workers
     packer = Packer(source.reader, source.samples.names, resize, quality)
     try:
         with written_whole(target) as folder:

@@ -132,3 +132,32 @@ def _next_good(valid: NDArray[np.bool_]) -> Integers:
 
 def all_labels(subset: Subset) -> Tensor:
     return labels_of(subset, np.arange(len(subset)))
+
+
+class ResidentEvaluation:
+    """Every sample of a subset exactly once, over all processes, like `EvaluationLoader` and in place of it."""
+
+    def __init__(
+        self,
+        subset: Subset,
+        decoded: Decoded,
+        *,
+        batch_size: int,
+        device: str | torch.device = "cpu",
+        share: Share = ALONE,
+    ) -> None:
+        self.batch_size, self.bad = batch_size, list(decoded.bad)
+        mine = np.array_split(np.arange(len(subset)), share.world)[share.rank]
+        self.samples = torch.from_numpy(mine).to(device)
+        self.pixels = torch.from_numpy(np.ascontiguousarray(decoded.pixels[mine])).to(device).permute(0, 3, 1, 2)
+        self.valid = torch.from_numpy(np.array(decoded.valid[mine])).to(device)
+        self.labels = labels_of(subset, mine).to(device)
+
+    def __len__(self) -> int:
+        return -(-len(self.samples) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for step in range(len(self)):
+            part = slice(step * self.batch_size, (step + 1) * self.batch_size)
+            bad = self.bad if step == 0 else []
+            yield Batch(self.samples[part], self.pixels[part], self.labels[part], step, valid=self.valid[part], bad=bad)

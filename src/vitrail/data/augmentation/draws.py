@@ -52,6 +52,14 @@ def _scramble_one(z: int) -> int:
     return z ^ z >> 31
 
 
+def mixed(*parts: int) -> int:
+    """One number of 63 bits from several, for generators that take a seed."""
+    state = 0
+    for part in parts:
+        state = _scramble_one(state + part * _GOLDEN + _GOLDEN)
+    return state >> 1
+
+
 def keys(stream: Stream, seed: int, epoch: int, index: Tensor, repeat: Tensor | int = 0) -> Tensor:
     """One int64 for each index (int64), from which any number of values can be drawn."""
     start = 0

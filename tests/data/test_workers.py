@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from vitrail.checking.workers import in_order
+from vitrail.data.workers import in_order
 
 
 @dataclass(frozen=True)
