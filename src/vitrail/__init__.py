@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vitrail.model.vit import ViT
     from vitrail.model.zoo import create, models
     from vitrail.pictures import Preprocessing
+    from vitrail.scoring.evaluation import evaluate
+    from vitrail.scoring.report import Report
 
 __version__ = "0.1.0"
 
@@ -24,6 +26,7 @@ _HOMES = {
     "PackReport": "data.packing",
     "Prediction": "classifier",
     "Preprocessing": "pictures",
+    "Report": "scoring.report",
     "ResNet": "model.resnet",
     "ResNetConfig": "model.config",
     "ViT": "model.vit",
@@ -32,6 +35,7 @@ _HOMES = {
     "check": "checking.check",
     "convert": "conversion",
     "create": "model.zoo",
+    "evaluate": "scoring.evaluation",
     "load": "classifier",
     "models": "model.zoo",
     "pack": "data.packing",
@@ -42,6 +46,7 @@ __all__ = [
     "PackReport",
     "Prediction",
     "Preprocessing",
+    "Report",
     "ResNet",
     "ResNetConfig",
     "ViT",
@@ -50,6 +55,7 @@ __all__ = [
     "check",
     "convert",
     "create",
+    "evaluate",
     "load",
     "models",
     "pack",

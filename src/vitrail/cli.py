@@ -9,6 +9,7 @@ from cyclopts import App, CycloptsError
 import vitrail
 from vitrail.commands.check import check
 from vitrail.commands.convert import convert
+from vitrail.commands.evaluate import evaluate
 from vitrail.commands.models import models
 from vitrail.commands.pack import pack
 from vitrail.commands.predict import predict
@@ -26,7 +27,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was stopped
 )
 
-for command in (models, predict, convert, pack, check):
+for command in (models, predict, evaluate, convert, pack, check):
     app.command(command)
 
 

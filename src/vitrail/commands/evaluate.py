@@ -1,0 +1,119 @@
+"""`vitrail evaluate`: how good a model is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+import vitrail
+from vitrail.commands.printing import Json, choose_device, print_assumed, print_json
+from vitrail.commands.progress import shown_progress
+from vitrail.errors import VitrailError
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+def evaluate(
+    model: str,
+    data: str,
+    /,
+    *,
+    split: Literal["train", "val", "test", "all"] | None = None,
+    flip: Flag = False,
+    real: Path | None = None,
+    img_size: int | None = None,
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32",
+    ignore_unknown: Flag = False,
+    in_order: Flag = False,
+    strict: Flag = False,
+    batch_size: int = 64,
+    device: str | None = None,
+    workers: int | None = None,
+    data_dir: Path | None = None,
+    download: Flag = False,
+    out: Path | None = None,
+    overwrite: Flag = False,
+    as_json: Json = False,
+) -> int:
+    """Score a model: loss, top-1 and top-5, each class, confusion, calibration; mAP where pictures have several labels.
+
+    Example: vitrail evaluate my-model/ photos/ --split val --out report/
+
+    Parameters
+    ----------
+    model
+        a model folder, a checkpoint file of any known family, or hf:owner/name
+    data
+        a folder, a table, a named set, shards
+    split
+        by default val if the data says one, else test, else all
+    flip
+        the mean of the probabilities of each picture and its mirror image
+    real
+        real.json, ImageNet's reassessed labels: an accuracy by them too
+    img_size
+        read the pictures at another size; the positions are resized
+    precision
+        in which the model runs; scores are computed in float64
+    ignore_unknown
+        leave out pictures of classes that the model does not know
+    in_order
+        match the data's classes to the model's outputs by position, not by name
+    strict
+        fail at a picture that cannot be read
+    batch_size
+        pictures that go through the model at a time
+    device
+        cpu, cuda, cuda:1, mps; by default the fastest there is
+    workers
+        processes that read pictures; by default, one for each processor
+    data_dir
+        where named sets are kept
+    download
+        fetch a named set that is not there
+    out
+        a folder to make, with report.json and tables: classes, confusion, mistakes
+    overwrite
+        replace the folder of an earlier report
+    as_json
+        print one JSON object
+    """
+    if batch_size < 1 or (workers is not None and workers < 0):
+        raise VitrailError("--batch-size must be at least 1, and --workers at least 0")
+    from vitrail.scoring.report import refuse
+
+    if out is not None:
+        refuse(out, overwrite)
+    classifier = vitrail.load(model, **({} if img_size is None else {"img_size": img_size}))
+    classifier.to(choose_device(device))
+    if not as_json:
+        print_assumed(classifier)
+    with shown_progress("batches") as progress:
+        report = vitrail.evaluate(
+            classifier,
+            data,
+            name=model,
+            split=split,
+            batch_size=batch_size,
+            workers=workers,
+            flip=flip,
+            real=real,
+            precision=precision,
+            strict=strict,
+            ignore_unknown=ignore_unknown,
+            in_order=in_order,
+            progress=progress,
+            data_dir=data_dir,
+            download=download,
+        )
+    if out is not None:
+        report.write(out, overwrite=overwrite)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print(report.text())
+        if out is not None:
+            print(f"\nthe whole of it is in {out}")
+    return 0
