@@ -1,0 +1,156 @@
+"""`curves.png`: how loss, accuracy, learning rate and speed went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+from numpy.typing import NDArray
+
+from vitrail.pages.document import colours
+from vitrail.training.live import goodness
+from vitrail.training.log import Row
+from vitrail.training.reporting.plots import new_figure
+
+_MOST_POINTS = 400  # of a line; more are drawn as means of neighbours
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class History:
+    """The rows of a log that hold: where a training went back, what was after that step is left out."""
+
+    train: list[Row]
+    evaluations: list[Row]
+
+    @classmethod
+    def of(cls, log: Sequence[Row]) -> History:
+        return cls(_last_course(log, "train"), _last_course(log, "eval"))
+
+    @property
+    def best(self) -> Row | None:
+        return max(self.evaluations, key=goodness, default=None)
+
+
+def curves(history: History) -> Figure | None:
+    """None where nothing was written down."""
+    panels = [(key, *about) for key, about in _PANELS.items() if any(_has(history, key))]
+    if not panels:
+        return None
+    figure = new_figure(10.5, 3.35 * -(-len(panels) // 2))
+    axes = figure.subplots(-(-len(panels) // 2), min(2, len(panels)), squeeze=False).ravel()
+    for place, (key, title, unit) in zip(axes, panels, strict=False):
+        _panel(place, history, key)
+        place.set_title(title)
+        place.set_xlabel("epoch")
+        place.yaxis.set_major_formatter(unit)
+    for empty in axes[len(panels) :]:
+        empty.set_visible(False)
+    return figure
+
+
+def _rate(value: float, _: object) -> str:
+    """0.0005, and 5e-05 with the power of ten short."""
+    if value == 0 or abs(value) >= 1e-3:
+        return f"{value:.3g}"
+    digits, power = f"{value:.2e}".split("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
+_PANELS = {
+    "loss": ("Loss", FuncFormatter(lambda value, _: f"{value:.3g}")),
+    "accuracy": ("Accuracy", PercentFormatter(1)),
+    "map": ("Mean average precision", PercentFormatter(1)),
+    "lr": ("Learning rate", FuncFormatter(_rate)),
+    "pictures_per_s": ("Pictures per second", FuncFormatter(lambda value, _: f"{value:,.0f}")),
+}
+
+
+def _panel(axes: Axes, history: History, key: str) -> None:
+    trained, judged = _has(history, key)
+    tops = []
+    if trained:
+        x, y = _points(history.train, key)
+        _train_line(axes, x, y, noisy=key in ("loss", "accuracy"))
+        tops.append(_robust_top(y))
+    if judged:
+        x, y = _points(history.evaluations, key)
+        dots = "o" if len(x) <= 60 else ""
+        axes.plot(x, y, color=colours()["two"], linewidth=1.8, marker=dots, markersize=3.5, label="validation")
+        _mark_best(axes, history, key)
+        tops.append(_robust_top(y))
+    if trained and judged:
+        axes.legend(loc="lower right", bbox_to_anchor=(1.01, 0.985), ncols=2, handlelength=1.4, columnspacing=1.4)
+    if key == "loss" and axes.get_ylim()[1] > 1.5 * max(tops):  # one burst must not flatten all the rest
+        axes.set_ylim(top=1.1 * max(tops))
+    if key == "pictures_per_s":
+        axes.set_ylim(bottom=0)
+    axes.margins(x=0.02)
+
+
+def _train_line(axes: Axes, x: Floats, y: Floats, noisy: bool) -> None:
+    colour = colours()["one"]
+    if not noisy or len(x) < 60:
+        axes.plot(x, y, color=colour, linewidth=1.8, label="training")
+        return
+    width = max(3, len(x) // 40)
+    weights = np.convolve(np.ones_like(y), np.ones(width), "same")
+    axes.plot(x, y, color=colour, linewidth=0.9, alpha=0.3)
+    axes.plot(x, np.convolve(y, np.ones(width), "same") / weights, color=colour, linewidth=1.8, label="training")
+
+
+def _mark_best(axes: Axes, history: History, key: str) -> None:
+    best = history.best
+    if best is None or best.get(key) is None:
+        return
+    good = colours()["good"]
+    axes.axvline(best["epoch"], color=good, linewidth=1, linestyle=(0, (4, 3)))
+    axes.plot([best["epoch"]], [best[key]], "o", color=good, markersize=7, zorder=5)
+    if goodness({key: best[key]}) != goodness(best):  # the loss at the epoch of the best accuracy need not be the best
+        return
+    value = f"{best[key]:.3f}" if key == "loss" else f"{best[key]:.1%}"
+    right = best["epoch"] > 0.5 * history.evaluations[-1]["epoch"]
+    axes.annotate(
+        f"best: {value}, epoch {best['epoch']:g}",
+        (best["epoch"], 0.93 if key == "loss" else 0.07),  # where the curve is not
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(-7 if right else 7, 0),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="center",
+        color=good,
+        fontsize=9.5,
+    )
+
+
+def _has(history: History, key: str) -> tuple[bool, bool]:
+    return tuple(  # type: ignore[return-value]
+        any(row.get(key) is not None for row in rows) for rows in (history.train, history.evaluations)
+    )
+
+
+def _points(rows: Sequence[Row], key: str) -> tuple[Floats, Floats]:
+    known = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None]
+    x, y = np.array(known, np.float64).T
+    if len(x) <= _MOST_POINTS:
+        return x, y
+    edges = np.linspace(0, len(x), _MOST_POINTS + 1).astype(int)[:-1]
+    sizes = np.diff(np.append(edges, len(x)))
+    return np.add.reduceat(x, edges) / sizes, np.add.reduceat(y, edges) / sizes
+
+
+def _robust_top(values: Floats) -> float:
+    return float(min(values.max(), 2 * np.percentile(values, 97)))
+
+
+def _last_course(log: Sequence[Row], kind: str) -> list[Row]:
+    kept: list[Row] = []
+    for row in reversed(log):
+        if row["kind"] == kind and (not kept or row["step"] < kept[-1]["step"]):
+            kept.append(row)
+    return kept[::-1]
