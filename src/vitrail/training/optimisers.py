@@ -78,11 +78,11 @@ def load_named_state(optimizer: torch.optim.Optimizer, model: nn.Module, state: 
         first = min(wrong)
         raise WeightsError(
             f"the saved state of the optimiser is of another training: {len(wrong)} of {len(present)} tensors do not"
-            f" fit, first {first} (saved {_shape(state, first)}, wanted {_shape(present, first)})"
+            f" fit, first {first} (saved is {_shape(state, first)}, wanted {_shape(present, first)})"
         )
     for name, value in present.items():
         value.copy_(state[name])
 
 
-def _shape(state: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
-    return tuple(state[name].shape) if name in state else None
+def _shape(state: Mapping[str, Tensor], name: str) -> str:
+    return str(tuple(state[name].shape)) if name in state else "nothing"
