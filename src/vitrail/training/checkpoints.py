@@ -139,17 +139,18 @@ class Checkpoints:
     ) -> None:
         with self._waiting():
             self._finish()
-            text = _encode(plain)
 
-            def copy() -> int:
+            def copy() -> tuple[int, bytes]:
                 if check_finite and (bad := find_non_finite(pieces)):
                     raise VitrailError(
                         f"step {step} is not saved: {bad} holds numbers that are not finite; lower the learning rate"
                     )
+                text = _encode(plain) if self.rank == 0 else b""
                 self._snapshot.take(pieces)
-                return self._snapshot.nbytes
+                return self._snapshot.nbytes, text
 
-            needed = sum(agree(copy, gather)) + len(text)
+            lengths, texts = zip(*agree(copy, gather), strict=True)
+            text, needed = texts[0], sum(lengths) + len(texts[0])
             room = Room(self.folder, step)
             self._job = _Job(lambda: self._write(room, name, text, needed, gather))
 

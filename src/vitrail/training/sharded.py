@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load as read_distributed
 from torch.distributed.tensor import DTensor, Replicate
@@ -121,7 +122,10 @@ def load_into(found: Found, into: Mapping[str, Tensor], group: dist.ProcessGroup
     if stored != wanted:
         raise WeightsError(_difference(found, stored, wanted))
     reader = HuggingFaceStorageReader(str(found.folder))
-    read_distributed(dict(into), storage_reader=reader, process_group=group)
+    try:
+        read_distributed(dict(into), storage_reader=reader, process_group=group)
+    except CheckpointException as error:
+        raise WeightsError(f"{found.folder} cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
 def _difference(found: Found, stored: Described, wanted: Described) -> str:
