@@ -36,3 +36,12 @@ def photos(tmp_path_factory) -> Path:
         Image.fromarray(pixels).save(path)
     (root / "val" / "rose" / "bad.png").write_text("not a picture")
     return root
+
+
+@pytest.fixture
+def one_thread():
+    """As in the processes that a test starts: another number of threads may sum in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 import vitrail
 from tests.scoring.processes import evaluated_by
 from vitrail.errors import DataError
+from vitrail.scoring.real_labels import RealScore
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +42,8 @@ def test_a_part_of_the_classes_in_other_batches_gets_the_same_answers(
     assert part.scores.top1 == expected[range(100), range(0, 1000, 10)].sum() / 100
 
 
-def test_two_processes_report_what_one_does(deit_tiny: Path, some: Path, tmp_path: Path) -> None:
-    torch.set_num_threads(1)
+def test_two_processes_report_what_one_does(deit_tiny: Path, some: Path, tmp_path: Path, one_thread: None) -> None:
     alone = vitrail.evaluate(deit_tiny, some, device="cpu", workers=0, batch_size=20).to_json()
-    torch.set_num_threads(2)
     first, second = evaluated_by(2, deit_tiny, some, tmp_path, batch_size=20)
     assert first == second == alone
 
@@ -72,7 +70,7 @@ def test_reassessed_labels_count_a_hit_in_any_of_them(
         entries[number - 1] = [wrong, answer] if k < 50 else [wrong] if k < 80 else []
     (tmp_path / "real.json").write_text(json.dumps(entries))
     report = vitrail.evaluate(deit_tiny, some, device="cpu", workers=0, real=tmp_path / "real.json")
-    assert report.real == vitrail.scoring.real_labels.RealScore(50 / 80, 80, 20)
+    assert report.real == RealScore(50 / 80, 80, 20)
     assert "ReaL top-1" in report.text()
     (tmp_path / "short.json").write_text("[[1]]")
     with pytest.raises(DataError, match="has no ReaL labels"):
