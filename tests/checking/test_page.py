@@ -1,42 +1,15 @@
 """The page: safe whatever the files are called, complete by itself, and bounded."""
 
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 import vitrail
+from tests.pages.reading import EVIL, Reading
 from vitrail.checking import page
 from vitrail.checking.page import make_page
-from vitrail.pages.markup import Markup, tag
-
-EVIL = "<img src=x onerror=alert(1)>\"'&amp;<script>alert(2)<"  # a slash cannot be part of a file's name
-
-
-class Reading(HTMLParser):
-    """The tags with their attributes, the text, and whether every tag is closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, name, attributes):
-        self.tags.append((name, dict(attributes)))
-        if name not in ("img", "meta"):
-            self.open.append(name)
-
-    def handle_endtag(self, name):
-        assert self.open.pop() == name
-
-    def handle_data(self, text):
-        self.text.append(text)
 
 
 def smooth(seed: int) -> Image.Image:
@@ -111,12 +84,3 @@ def test_an_unlabelled_folder_has_a_page_too(tmp_path: Path) -> None:
     for k in range(3):
         smooth(k).save(tmp_path / f"{k}.png")
     assert "3 pictures" in make_page(vitrail.check(tmp_path))
-
-
-@given(st.text(), st.text())
-def test_any_text_comes_back_from_the_markup_as_it_was(text: str, value: str) -> None:
-    read = Reading(tag("p", text, tag("b", Markup("&amp;")), title=value))
-    assert [name for name, _ in read.tags] == ["p", "b"]
-    if (text + value).isprintable():
-        assert "".join(read.text) == text + "&"
-        assert read.tags[0][1] == {"title": value}

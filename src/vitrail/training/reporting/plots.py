@@ -98,7 +98,7 @@ def as_svg(figure: Figure, label: str) -> Markup:
     assert box is not None
     text = f'<svg {box[0]} role="img" aria-label="{html.escape(label)}">' + text[text.index(">") + 1 :]
     used = set(re.findall(r"#([\w-]+)", text))
-    text = re.sub(r' id="([\w-]+)"', lambda found: found[0] if found[1] in used else "", text)
+    text = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", text)
     text = re.sub(r"font: (?:(\d+) )?([\d.]+px)[^;\"]*", _font, text)
     for name, value in colours().items():
         text = re.sub(rf"(: ){value}\b", rf"\1var(--{name})", text)
