@@ -178,6 +178,15 @@ def test_adam_has_the_decay_in_the_gradient_and_adamw_beside_it() -> None:
         assert weight.item() == pytest.approx(wanted, abs=1e-6)  # Adam's first step is lr, whatever the gradient
 
 
+def test_sgd_without_momentum_follows_the_gradient() -> None:
+    model, optimizer = make("sgd", momentum=0.0, weight_decay=0.0, layer_decay=1.0)
+    before = model.head.weight.detach().clone()
+    set_gradients(model, 0)
+    wanted = before - 0.01 * model.head.weight.grad
+    step(optimizer, YES)
+    torch.testing.assert_close(model.head.weight.detach(), wanted)
+
+
 def test_lion_is_the_papers_algorithm() -> None:
     model, optimizer = make("lion")
     weights = {name: p.detach().double() for name, p in model.named_parameters()}

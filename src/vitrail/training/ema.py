@@ -17,10 +17,13 @@ class Ema:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
+        self._model, self._slots = model, _slots(model)
+        tensors = {name: getattr(module, key).detach() for name, (module, key) in self._slots.items()}
         self._shadow = {
-            name: (tensor.detach().float() if tensor.is_floating_point() else tensor.detach()).clone()
-            for name, tensor in _tensors(model).items()
+            name: (tensor.float() if tensor.is_floating_point() else tensor).clone() for name, tensor in tensors.items()
         }
+        self._averaged = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
+        self._copied = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
 
     def decay_at(self, step: int) -> float:
         """Young averages forget faster, so that the first weights do not linger."""
@@ -29,15 +32,12 @@ class Ema:
     @torch.no_grad()
     def update(self, model: nn.Module, ok: Tensor, step: int) -> None:
         """After step number `step`: a part 1 - decay of the new weights. Nothing changes where `ok` is false."""
-        shadows, tensors = self._pairs(model)
-        averaged = [place for place, shadow in enumerate(shadows) if shadow.is_floating_point()]
-        means = [shadows[place] for place in averaged]
-        moves = list(torch._foreach_sub([tensors[place] for place in averaged], means))
+        means, tensors = self._pairs(model, self._averaged)
+        moves = torch._foreach_sub(tensors, means)
         torch._foreach_mul_(moves, torch.where(ok, 1 - self.decay_at(step), 0.0))
         torch._foreach_add_(means, moves)
-        for shadow, tensor in zip(shadows, tensors, strict=True):
-            if not shadow.is_floating_point():
-                shadow.copy_(torch.where(ok, tensor, shadow))
+        for shadow, tensor in zip(*self._pairs(model, self._copied), strict=True):
+            shadow.copy_(torch.where(ok, tensor, shadow))
 
     def state(self) -> dict[str, Tensor]:
         """The average, by the names of the model; the tensors are its own."""
@@ -60,7 +60,7 @@ class Ema:
     @contextmanager
     def swapped(self, model: nn.Module) -> Iterator[None]:
         """Inside, the model has the average; afterwards it has its own weights again, bit for bit."""
-        shadows, tensors = self._pairs(model)
+        shadows, tensors = self._pairs(model, self._averaged + self._copied)
         with torch.no_grad():
             own = [tensor.clone() for tensor in tensors]
             torch._foreach_copy_(tensors, shadows)
@@ -70,10 +70,16 @@ class Ema:
             with torch.no_grad():
                 torch._foreach_copy_(tensors, own)
 
-    def _pairs(self, model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    def _pairs(self, model: nn.Module, names: list[str]) -> tuple[list[Tensor], list[Tensor]]:
         """The average and the model's tensors, in one order; of shards, what lies here."""
-        return local(list(self._shadow.values())), local([tensor.detach() for tensor in _tensors(model).values()])
+        if model is not self._model:
+            self._model, self._slots = model, _slots(model)
+        slots = [self._slots[name] for name in names]
+        tensors: list[Tensor] = [getattr(module, key) for module, key in slots]
+        return local([self._shadow[name] for name in names]), local(tensors)
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+def _slots(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Where each tensor is held. To ask the model for its names at every step takes longer than to average them."""
+    names = [name for name, _ in [*model.named_parameters(), *model.named_buffers()]]
+    return {name: (model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.training.skipping import clear_bad, local, unless_bad
+from vitrail.training.skipping import clear_bad, learning, local, unless_bad
 
 
 class Lion(torch.optim.Optimizer):
@@ -17,29 +17,27 @@ class Lion(torch.optim.Optimizer):
     grad_scale: Tensor | None = None
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> None:
-        super().__init__(groups, {"lr": lr, "betas": betas, "weight_decay": 0.0})
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
+        self.betas = betas
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if learning:
-                self._step(learning, group["lr"], group["weight_decay"], group["betas"])
-
-    def _step(self, learning: list[Tensor], lr: float, decay: float, betas: tuple[float, float]) -> None:
-        gradients = local([parameter.grad for parameter in learning if parameter.grad is not None])
-        momenta = local([self.state[parameter]["exp_avg"] for parameter in learning])
-        weights = local(learning)
+        parameters, rates, decays = learning(self.param_groups)
+        if not parameters:
+            return
+        gradients = local([parameter.grad for parameter in parameters if parameter.grad is not None])
+        momenta = local([self.state[parameter]["exp_avg"] for parameter in parameters])
+        weights = local(parameters)
         clear_bad(gradients, self.found_inf)
-        moves = torch._foreach_mul(momenta, betas[0])
-        torch._foreach_add_(moves, gradients, alpha=1 - betas[0])
+        moves = torch._foreach_mul(momenta, self.betas[0])
+        torch._foreach_add_(moves, gradients, alpha=1 - self.betas[0])
         torch._foreach_sign_(moves)
-        torch._foreach_mul_(moves, unless_bad(-lr, 0.0, self.found_inf))
-        if decay:
-            torch._foreach_mul_(weights, unless_bad(1 - lr * decay, 1.0, self.found_inf))
+        torch._foreach_mul_(moves, [-rate for rate in rates])
+        torch._foreach_add_(moves, torch._foreach_mul(weights, decays))
+        torch._foreach_mul_(moves, unless_bad(1.0, 0.0, self.found_inf))
         torch._foreach_add_(weights, moves)
-        torch._foreach_mul_(momenta, unless_bad(betas[1], 1.0, self.found_inf))
-        torch._foreach_add_(momenta, gradients, alpha=1 - betas[1])
+        torch._foreach_mul_(momenta, unless_bad(self.betas[1], 1.0, self.found_inf))
+        torch._foreach_add_(momenta, gradients, alpha=1 - self.betas[1])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitrail.training.skipping import clear_bad, local, unless_bad
+from vitrail.training.skipping import clear_bad, learning, local, unless_bad
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # the quintic that is steepest at zero
 
@@ -28,23 +28,19 @@ def newton_schulz(matrices: Tensor, steps: int = 5) -> Tensor:
 
 def orthogonalise(matrices: Sequence[Tensor]) -> list[Tensor]:
     """`newton_schulz` of each; all that have one shape, lying or standing, in one batch."""
-    places: dict[tuple[int, int], list[int]] = {}
+    shapes: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
     for place, matrix in enumerate(matrices):
-        places.setdefault((min(matrix.shape), max(matrix.shape)), []).append(place)
+        rows, columns = matrix.shape
+        shapes.setdefault((min(rows, columns), max(rows, columns)), ([], []))[rows > columns].append(place)
     done = list(matrices)
-    for batch in places.values():
-        results = newton_schulz(torch.stack([_lying(matrices[place]) for place in batch]))
-        for place, result in zip(batch, results.unbind(), strict=True):
-            done[place] = result if _lies(matrices[place]) else result.mT
+    for lying, standing in shapes.values():
+        batch = [matrices[place] for place in lying] + [matrices[place].mT for place in standing]
+        results = newton_schulz(torch.stack(batch))
+        # standing ones are laid out as their weights are, so that these take them all in one pass
+        ready = [*results[: len(lying)].unbind(), *results[len(lying) :].mT.contiguous().unbind()]
+        for place, result in zip(lying + standing, ready, strict=True):
+            done[place] = result
     return done
-
-
-def _lies(matrix: Tensor) -> bool:
-    return matrix.shape[0] <= matrix.shape[1]
-
-
-def _lying(matrix: Tensor) -> Tensor:
-    return matrix if _lies(matrix) else matrix.mT
 
 
 class Muon(torch.optim.Optimizer):
@@ -60,7 +56,8 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self, groups: list[dict[str, Any]], lr: float, momentum: float, betas: tuple[float, float], eps: float
     ) -> None:
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "kind": "matrix", "parts": 1})
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0, "kind": "matrix", "parts": 1})
+        self.momentum = momentum
         rest = [group for group in self.param_groups if group["kind"] == "rest"]
         self._rest = torch.optim.AdamW(rest, lr, betas, eps, fused=True) if rest else None
         for group in self._matrices():
@@ -72,52 +69,46 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        weights: list[Tensor] = []
-        moves: list[Tensor] = []
-        pieces: list[Tensor] = []
-        factors: list[float] = []
-        counts: list[int] = []
-        for group in self._matrices():
-            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if not learning:
-                continue
-            directions = self._gather(learning, self._momentum(learning, group["momentum"]))
-            if group["weight_decay"]:
-                kept = unless_bad(1 - group["lr"] * group["weight_decay"], 1.0, self.found_inf)
-                torch._foreach_mul_(local(learning), kept)
-            for direction in directions:
-                parts = direction.chunk(group["parts"])
-                pieces += parts
-                counts.append(len(parts))
-                factors.append(-group["lr"] * max(1.0, parts[0].shape[0] / parts[0].shape[1]) ** 0.5)
-            weights += learning
-        if weights:
-            orthogonal = iter(orthogonalise(pieces))
-            for weight, count in zip(weights, counts, strict=True):
-                parts = tuple(next(orthogonal) for _ in range(count))
-                moves.append(_like(weight, parts[0] if count == 1 else torch.cat(parts)))
-            moves = list(torch._foreach_mul(moves, factors))
-            if self.found_inf is not None:
-                torch._foreach_mul_(moves, unless_bad(1.0, 0.0, self.found_inf))
-            torch._foreach_add_(local(weights), moves)
+        matrices, rates, decays = learning(self._matrices())
+        if matrices:
+            moves = self._moves(matrices, rates)
+            weights = local(matrices)
+            torch._foreach_add_(moves, torch._foreach_mul(weights, decays))
+            torch._foreach_mul_(moves, unless_bad(1.0, 0.0, self.found_inf))
+            torch._foreach_add_(weights, moves)
         self._step_rest()
 
-    def _momentum(self, learning: list[Tensor], momentum: float) -> list[Tensor]:
+    def _moves(self, matrices: list[Tensor], rates: list[float]) -> list[Tensor]:
+        """What is added to each matrix: of each part the orthogonal one, times its learning rate."""
+        number = {one: group["parts"] for group in self._matrices() for one in group["params"]}
+        whole = self._gather(matrices, self._momenta(matrices))
+        parts = [direction.chunk(number[one]) for one, direction in zip(matrices, whole, strict=True)]
+        pieces = orthogonalise([piece for several in parts for piece in several])
+        shapes = [several[0].shape for several in parts]
+        factors = [-rate * max(1.0, rows / columns) ** 0.5 for rate, (rows, columns) in zip(rates, shapes, strict=True)]
+        moves, start = [], 0
+        for one, several in zip(matrices, parts, strict=True):
+            found, start = pieces[start : start + len(several)], start + len(several)
+            moves.append(_like(one, found[0] if len(found) == 1 else torch.cat(found)))
+        torch._foreach_mul_(moves, factors)
+        return moves
+
+    def _momenta(self, matrices: list[Tensor]) -> list[Tensor]:
         """Nesterov's: the gradient and the running mean of gradients, after the mean has moved."""
-        gradients = local([parameter.grad for parameter in learning if parameter.grad is not None])
-        means = local([self.state[parameter]["momentum_buffer"] for parameter in learning])
+        gradients = local([one.grad for one in matrices if one.grad is not None])
+        means = local([self.state[one]["momentum_buffer"] for one in matrices])
         clear_bad(gradients, self.found_inf)
-        torch._foreach_mul_(means, unless_bad(momentum, 1.0, self.found_inf))
-        torch._foreach_add_(means, gradients, alpha=1 - momentum)
-        ahead = torch._foreach_mul(means, momentum)
-        torch._foreach_add_(ahead, gradients, alpha=1 - momentum)
+        torch._foreach_mul_(means, unless_bad(self.momentum, 1.0, self.found_inf))
+        torch._foreach_add_(means, gradients, alpha=1 - self.momentum)
+        ahead = torch._foreach_mul(means, self.momentum)
+        torch._foreach_add_(ahead, gradients, alpha=1 - self.momentum)
         return list(ahead)
 
     @staticmethod
-    def _gather(learning: list[Tensor], shards: list[Tensor]) -> list[Tensor]:
+    def _gather(matrices: list[Tensor], shards: list[Tensor]) -> list[Tensor]:
         """Whole matrices: a shard alone cannot be made orthogonal."""
         whole = []
-        for parameter, shard in zip(learning, shards, strict=True):
+        for parameter, shard in zip(matrices, shards, strict=True):
             if isinstance(parameter, DTensor):
                 mesh, placements = parameter.device_mesh, parameter.placements
                 shape, stride = parameter.shape, parameter.stride()

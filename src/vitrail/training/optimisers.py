@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from vitrail.errors import WeightsError
 from vitrail.training.lion import Lion
 from vitrail.training.muon import Muon
 from vitrail.training.recipe import Optimiser
+from vitrail.training.skipping import local
 
 
 def make_optimiser(groups: list[dict[str, Any]], optimiser: Optimiser) -> torch.optim.Optimizer:
@@ -32,19 +34,40 @@ def _make(groups: list[dict[str, Any]], optimiser: Optimiser) -> torch.optim.Opt
         case "adam":  # weight decay is part of the gradient, as in the paper's pre-training
             return torch.optim.Adam(groups, lr, betas, eps, fused=True)
         case "sgd":
-            return torch.optim.SGD(groups, lr, optimiser.momentum, fused=True)
+            return Momentum(groups, lr, optimiser.momentum, fused=True)
         case "lion":
             return Lion(groups, lr, betas)
         case "muon":
             return Muon(groups, lr, optimiser.momentum, betas, eps)
 
 
+class Momentum(torch.optim.SGD):
+    """torch's SGD, which refuses sharded parameters if fused, on what of them lies in this process."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+            sgd(
+                local(learning),
+                local([parameter.grad for parameter in learning]),
+                local([self.state[parameter]["momentum_buffer"] for parameter in learning]),  # type: ignore[arg-type]
+                fused=True,
+                found_inf=getattr(self, "found_inf", None),
+                weight_decay=group["weight_decay"],
+                momentum=group["momentum"],
+                lr=group["lr"],
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+
+
 def _fill_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
     """What torch makes in a first step. Fused SGD would leave it unfilled if that step were left out."""
     state = optimizer.state[parameter]
     if isinstance(optimizer, torch.optim.SGD):
-        if optimizer.defaults["momentum"]:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
+        state["momentum_buffer"] = torch.zeros_like(parameter)
     elif not state and not isinstance(optimizer, Lion):
         state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
         state["exp_avg"] = torch.zeros_like(parameter)

@@ -6,7 +6,8 @@ on the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,17 @@ _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 def local(tensors: Sequence[Tensor]) -> list[Tensor]:
     """What of them lies in this process: element by element, shards are worked on as they are."""
     return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+
+
+def learning(groups: Iterable[dict[str, Any]]) -> tuple[list[Tensor], list[float], list[float]]:
+    """Parameters with gradients; for each its learning rate, and the factor of itself that weight decay adds to it.
+
+    All groups together make one pass over the device, however many learning rates there are.
+    """
+    found = [(one, group) for group in groups for one in group["params"] if one.grad is not None]
+    rates = [group["lr"] for _, group in found]
+    decays = [-group["lr"] * group["weight_decay"] for _, group in found]
+    return [one for one, _ in found], rates, decays
 
 
 def clear_bad(gradients: Sequence[Tensor], found_inf: Tensor | None) -> None:
