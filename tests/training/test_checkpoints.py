@@ -314,6 +314,8 @@ def test_one_process_at_a_time_writes(folder: Path, monkeypatch: pytest.MonkeyPa
     leave.set()
     worker.join()
     assert worker.exitcode == 0
+    Checkpoints(folder)  # nothing refers to it any more
+    Checkpoints(folder).close()
 
 
 def test_other_processes_of_a_training_with_whole_states_write_nothing(folder: Path) -> None:

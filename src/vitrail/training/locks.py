@@ -16,22 +16,22 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # file systems of so
 
 
 class FolderLock:
-    """Held until `release`, or until the process ends, however it ends. `held` is False where files know no locks."""
+    """Held until `release`, until nothing refers to it, or until the process ends, however it ends."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / ".lock"
-        self._handle: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.held = False
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.release = weakref.finalize(self, os.close, handle)
+        self.held = self._take(handle, folder)  # False where files know no locks
         _HELD.add(self)
+
+    def _take(self, handle: int, folder: Path) -> bool:
         until = time.monotonic() + _PATIENCE
         while True:
             try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.held = True
-                return
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
             except BlockingIOError:
                 if time.monotonic() > until:
-                    self.release()
                     raise VitrailError(
                         f"another process is writing to {folder}: wait for it, stop it, or train into another run"
                     ) from None
@@ -39,12 +39,7 @@ class FolderLock:
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
-                return
-
-    def release(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle, self.held = None, False
+                return False
 
 
 _HELD: weakref.WeakSet[FolderLock] = weakref.WeakSet()

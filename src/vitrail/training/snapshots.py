@@ -48,8 +48,8 @@ def find_non_finite(pieces: Iterable[Piece]) -> str | None:
         if piece.values.is_floating_point():
             by_device.setdefault(piece.values.device, []).append(piece)
     for there in by_device.values():
-        sums = [piece.values.sum(dtype=_wide(piece.values.dtype)).double() for piece in there]
-        finite = torch.stack(sums).isfinite().tolist()
+        sums = [piece.values.sum(dtype=_wide(piece.values.dtype)) for piece in there]
+        finite = torch.stack([total.isfinite() for total in sums]).tolist()
         suspects += [piece for piece, good in zip(there, finite, strict=True) if not good]
     return next((piece.name for piece in suspects if not piece.values.isfinite().all()), None)
 
@@ -107,7 +107,7 @@ class Snapshot:
 def _lock_pages(memory: Tensor) -> None:
     """Registers memory with the driver. (torch's own page-locked tensors are rounded up to a power of two.)"""
     address, driver = memory.data_ptr(), torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    if int(driver.cudaHostRegister(address, memory.numel(), 0)):
+    if int(driver.cudaHostRegister(address, memory.numel(), 1)):  # 1: for all GPUs
         raise VitrailError(
             f"{memory.numel():,} bytes of memory for checkpoints cannot be page-locked: free memory on this machine"
         )

@@ -18,7 +18,7 @@ from vitrail.errors import VitrailError
 from vitrail.training.manifest import FORMAT, MANIFEST, STATE, VERSION, FileEntry, find_fault, name_of
 from vitrail.whole import flush
 
-_CHUNK = 8 * 2**20  # hashed while it is in the cache, and short enough to let others at the disk
+_CHUNK = 2 * 2**20  # written while it is in the cache from being hashed
 _UNDER_WAY, _ASIDE, _GOING = "tmp", "aside", "gone"
 
 
@@ -91,6 +91,8 @@ class Room:
                 f"{what}: it needs {needed:,} bytes, but files here may have {limit:,} at most (ulimit -f);"
                 " earlier checkpoints are untouched: raise the limit, and go on with --resume"
             )
+        if error.errno == errno.ENOENT:
+            return VitrailError(f"{what}: {self.folder} must be a folder that all processes of the training see")
         return VitrailError(f"{what} to {self.folder}: {error.strerror or error}; earlier checkpoints are untouched")
 
 
