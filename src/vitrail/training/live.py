@@ -15,7 +15,6 @@ _SECONDS_BETWEEN_DRAWINGS = 0.25
 _SECONDS_BETWEEN_LINES = 10.0
 _MOST_SECONDS_BETWEEN_LINES = 300.0
 _PART = 0.05  # of all steps, or of the time so far, after which a line is due
-_EVALUATIONS = 8  # in the table
 
 Row = Mapping[str, Any]
 
@@ -192,8 +191,7 @@ class _Table:
         from vitrail.training.screen import drawn
 
         if self._progress is not None:
-            rows = max(0, min(_EVALUATIONS, self._console.height - 14))
-            self._screen.update(drawn(self._progress, self._title, rows), refresh=True)
+            self._screen.update(drawn(self._progress, self._title, self._console.size), refresh=True)
             self._last = time.monotonic()
 
     def note(self, text: str) -> None:

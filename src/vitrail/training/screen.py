@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -22,11 +22,18 @@ _COLUMNS = {
 }
 
 
-def drawn(progress: Progress, title: str, evaluations: int) -> RenderableType:
-    """How far it is, the present figures, and the latest evaluations with the best."""
-    parts: list[RenderableType] = [_bar(progress), Text(), _figures(progress)]
-    if progress.evaluations and evaluations:
-        parts += [Text(), _evaluations(progress, evaluations)]
+_EVALUATIONS = 8  # at most
+_WIDE = 76  # columns of a terminal that has room for everything
+
+
+def drawn(progress: Progress, title: str, size: ConsoleDimensions) -> RenderableType:
+    """How far it is, the present figures, and the latest evaluations with the best, in a terminal of this size."""
+    is_wide = size.width >= _WIDE
+    figures = _figures(progress, 2 if is_wide else 1)
+    parts: list[RenderableType] = [_bar(progress), Text(), figures]
+    room = min(_EVALUATIONS, size.height - figures.row_count - 8)  # beside: frame, bar, gaps, head, the cursor's line
+    if progress.evaluations and room > 0:
+        parts += [Text(), _evaluations(progress, room, is_wide)]
     return Panel(
         Group(*parts), title=Text(title, style="bold"), title_align="left", box=box.ROUNDED, border_style="dim"
     )
@@ -41,15 +48,15 @@ def _bar(progress: Progress) -> Table:
     return line
 
 
-def _figures(progress: Progress) -> Table:
-    """Names and values in two pairs of columns."""
+def _figures(progress: Progress, pairs: int) -> Table:
+    """Names and values, so many pairs in a row."""
     train, best = progress.train, progress.best
     latest = progress.evaluations[-1] if progress.evaluations else {}
     judge = "map" if "map" in latest else "accuracy"
     left = progress.seconds_left
     cells: list[tuple[str, str | None]] = [
         ("step", f"{progress.step:,} of {progress.total_steps:,}"),
-        ("time left", None if left == 0 else "…" if left is None else duration(left)),
+        ("time left", "…" if left is None else duration(left)),
         ("loss", _figure(train, "loss")),
         ("time so far", duration(progress.seconds)),
         ("train accuracy", _figure(train, "accuracy")),
@@ -62,19 +69,21 @@ def _figures(progress: Progress) -> Table:
     ]
     known = [(name, value) for name, value in cells if value is not None]
     table = Table.grid(padding=(0, 3, 0, 0))
-    for style in ("dim", "bold", "dim", "bold"):
+    for style in ("dim", "bold") * pairs:
         table.add_column(style=style, no_wrap=True)
-    for place in range(0, len(known), 2):
-        table.add_row(*(cell for pair in known[place : place + 2] for cell in pair))
+    for place in range(0, len(known), pairs):
+        table.add_row(*(cell for pair in known[place : place + pairs] for cell in pair))
     return table
 
 
-def _evaluations(progress: Progress, most: int) -> Table:
+def _evaluations(progress: Progress, most: int, is_wide: bool) -> Table:
     """The latest, and the best wherever it was."""
     rows = progress.evaluations[-most:]
     if progress.best is not None and not any(row is progress.best for row in rows):
         rows = [progress.best, *rows[1:]]
     columns = {key: name for key, name in _COLUMNS.items() if any(row.get(key) is not None for row in rows)}
+    if not is_wide:
+        columns.pop("lr", None)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", show_edge=False)
     for name in ("epoch", *columns.values(), ""):
         table.add_column(name, justify="right", no_wrap=True)
