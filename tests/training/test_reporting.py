@@ -59,7 +59,7 @@ def answered(names: list[str], pictures: int, seed: int = 0) -> tuple[Scores, to
 
 def shown(scores: Scores, most: int = 60) -> list[ShownMistake]:
     pixels = np.random.default_rng(0).integers(0, 256, (most, 40, 60, 3), np.uint8)
-    pictures = [Image.fromarray(one).resize((480, 320)) for one in pixels]
+    pictures = [Image.fromarray(one).resize((192, 128)) for one in pixels]
     return [
         ShownMistake(picture, one.labels, one.answer, one.probability, f"val/{EVIL}.jpg")
         for picture, one in zip(pictures, scores.mistakes, strict=False)
@@ -80,7 +80,7 @@ def names_of(count: int) -> list[str]:
 @pytest.mark.parametrize("classes", [2, 50, 1000])
 def test_a_run_with_any_number_of_classes_has_every_file_and_a_light_page(tmp_path: Path, classes: int) -> None:
     names = names_of(classes)
-    scores, _, _ = answered(names, 2000)
+    scores, _, _ = answered(names, 1000)
     Image.effect_noise((1096, 640), 60).convert("RGB").save(tmp_path / "augmented.png")
     written = write_reports(tmp_path, log_of(3), scores, names, RECIPE, FACTS, shown(scores))
     files = {"curves.png", "confusion.png", "calibration.png", "per_class.csv", "worst.png", "report.html"}

@@ -82,6 +82,7 @@ def new_figure(width: float, height: float) -> Figure:
 def save_png(figure: Figure, path: Path) -> None:
     with written_whole(path, overwrite=True) as new:
         figure.savefig(new, format="png", dpi=_DPI, facecolor=colours()["card"])
+    figure.set_layout_engine("none")  # it is laid out: drawn again, everything stays at its place
 
 
 def as_svg(figure: Figure, label: str) -> Markup:
