@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from vitrail.pictures import Preprocessing
     from vitrail.scoring.evaluation import evaluate
     from vitrail.scoring.report import Report
+    from vitrail.training.recipe import Recipe
+    from vitrail.training.run import Run
+    from vitrail.training.train import resume, train
 
 __version__ = "0.1.0"
 
@@ -26,9 +29,11 @@ _HOMES = {
     "PackReport": "data.packing",
     "Prediction": "classifier",
     "Preprocessing": "pictures",
+    "Recipe": "training.recipe",
     "Report": "scoring.report",
     "ResNet": "model.resnet",
     "ResNetConfig": "model.config",
+    "Run": "training.run",
     "ViT": "model.vit",
     "ViTConfig": "model.config",
     "VitrailError": "errors",
@@ -39,6 +44,8 @@ _HOMES = {
     "load": "classifier",
     "models": "model.zoo",
     "pack": "data.packing",
+    "resume": "training.train",
+    "train": "training.train",
 }
 
 __all__ = [
@@ -46,9 +53,11 @@ __all__ = [
     "PackReport",
     "Prediction",
     "Preprocessing",
+    "Recipe",
     "Report",
     "ResNet",
     "ResNetConfig",
+    "Run",
     "ViT",
     "ViTConfig",
     "VitrailError",
@@ -59,6 +68,8 @@ __all__ = [
     "load",
     "models",
     "pack",
+    "resume",
+    "train",
 ]
 
 

@@ -13,6 +13,7 @@ from vitrail.commands.evaluate import evaluate
 from vitrail.commands.models import models
 from vitrail.commands.pack import pack
 from vitrail.commands.predict import predict
+from vitrail.commands.train import train
 from vitrail.errors import VitrailError
 
 EPILOGUE = "Every command explains itself: vitrail COMMAND --help. A failure is one line; --debug shows the traceback."
@@ -27,7 +28,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was stopped
 )
 
-for command in (models, predict, evaluate, convert, pack, check):
+for command in (train, evaluate, predict, check, pack, convert, models):
     app.command(command)
 
 

@@ -1,0 +1,151 @@
+"""`vitrail train`: from a folder of pictures to a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from vitrail.commands.printing import Json, print_json
+from vitrail.errors import VitrailError
+from vitrail.training.recipe import Recipe
+
+
+def _flags(kind: Any) -> Any:
+    """The settings of a recipe as flags, each of which may be left out: `--epochs`, `--optimiser.lr`."""
+    hints, made = typing.get_type_hints(kind), []
+    for item in dataclasses.fields(kind):
+        hint = hints[item.name]
+        if dataclasses.is_dataclass(hint):
+            table = _flags(hint)
+            made.append((item.name, table, dataclasses.field(default_factory=table)))
+        elif typing.get_origin(hint) is not tuple or typing.get_args(hint)[-1] is not Ellipsis:  # lists of tables: TOML
+            made.append((item.name, hint | None, dataclasses.field(default=None)))
+    flags = dataclasses.make_dataclass(f"{kind.__name__}Flags", made, frozen=True)
+    flags.__module__ = __name__  # else cyclopts takes it for a built-in type and does not look inside
+    return flags
+
+
+Settings: Any = _flags(Recipe)
+
+
+def _given(flags: Any, prefix: str = "") -> dict[str, Any]:
+    """What was set, by the keys of the recipe."""
+    found: dict[str, Any] = {}
+    for item in dataclasses.fields(flags):
+        value, key = getattr(flags, item.name), prefix + item.name
+        if dataclasses.is_dataclass(value):
+            found |= _given(value, f"{key}.")
+        elif isinstance(value, dict):
+            found |= {f"{key}.{name}": one for name, one in value.items()}
+        elif value is not None:
+            found[key] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def train(
+    data: str | None = None,
+    /,
+    *,
+    recipe: str | None = None,
+    start: Annotated[str | None, Parameter(name="--from")] = None,
+    out: Path | None = None,
+    resume: Path | None = None,
+    device: str | None = None,
+    track: Annotated[list[Literal["tensorboard", "mlflow"]] | None, Parameter(negative_iterable="")] = None,
+    data_dir: Path | None = None,
+    download: Annotated[bool, Parameter(negative="")] = False,
+    path_column: str | None = None,
+    label_column: str | None = None,
+    separator: str | None = None,
+    group_by: str | None = None,
+    as_json: Json = False,
+    settings: Annotated[Settings, Parameter(name="*")] = Settings(),  # noqa: B008
+) -> int:
+    """Train a model, from scratch or from another one; with no DATA, on handwritten digits.
+
+    Example: vitrail train photos/
+
+    Example: vitrail train photos/ --from my-model/ --epochs 5 --optimiser.lr 1e-4
+
+    Example: vitrail train --resume runs/photos-1
+
+    Parameters
+    ----------
+    data
+        a folder of class folders, a table, a named set, tar shards; see docs/data.md
+    recipe
+        a named recipe or a TOML file; flags below change it. By default one that suits the data
+    start
+        the model to fine-tune: a run, a model folder, a checkpoint of any known family, hf:owner/name
+    out
+        the folder of the run; by default runs/<data>-<number>
+    resume
+        go on with this run where its last checkpoint left it
+    device
+        cpu, cuda, cuda:1, mps; by default the fastest there is
+    track
+        also log to these (pip install 'vitrail[track]')
+    data_dir
+        where named sets are kept
+    download
+        get a named set if it is not there
+    path_column
+        of a table: the column with paths
+    label_column
+        of a table: the column with labels
+    separator
+        of a table: what stands between several labels
+    group_by
+        a pattern: pictures in whose names it finds the same are kept on one side of the split
+    as_json
+        print one JSON object
+    """
+    from vitrail.training.train import resume as go_on
+    from vitrail.training.train import train as begin
+
+    changes = _given(settings)
+    if resume is not None:
+        asked = {"DATA": data, "--recipe": recipe, "--from": start, "--out": out}
+        given = [name for name, value in asked.items() if value is not None] + [f"--{key}" for key in changes]
+        if given:
+            raise VitrailError(f"--resume goes on with a run as it began: leave out {given[0]}")
+        run = go_on(resume, device=device, trackers=track or (), quiet=as_json)
+    else:
+        options = {
+            "data_dir": data_dir,
+            "download": download,
+            "path_column": path_column,
+            "label_column": label_column,
+            "separator": separator,
+            "group_by": group_by,
+        }
+        given_options = {name: _plain(value) for name, value in options.items() if value}
+        run = begin(
+            data,
+            recipe=recipe,
+            start=start,
+            out=out,
+            device=device,
+            changes=changes,
+            data_options=given_options,
+            trackers=track or (),
+            quiet=as_json,
+        )
+    if os.environ.get("RANK", "0") != "0":
+        return 0
+    if as_json:
+        print_json({"run": str(run.folder), **run.facts})
+    else:
+        best = run.folder / ("best" if (run.folder / "best").is_dir() else "last")
+        print(f"the report is {run.folder / 'report.html'}; the model is {best}")
+        print(f"next: vitrail predict {best} PICTURES, or vitrail train YOUR-FOLDER --from {best}")
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, Path) else value

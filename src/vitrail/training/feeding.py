@@ -1,0 +1,157 @@
+"""From data to batches: which pictures train and which validate, and through which engine they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitrail.data.batch import Batch
+from vitrail.data.cache import Decoded, Progress, decode_all, stored_size
+from vitrail.data.loading import EvaluationLoader, TrainingLoader
+from vitrail.data.resident import ResidentEvaluation, ResidentLoader
+from vitrail.data.samples import UNSAID
+from vitrail.data.schedule import Schedule
+from vitrail.data.source import Source, Subset
+from vitrail.data.splits import Splits
+from vitrail.errors import DataError
+from vitrail.pictures import Preprocessing
+from vitrail.training.parallel import World
+from vitrail.training.recipe import Recipe
+
+PART_OF_MEMORY = 0.3  # of the device, that pixels may take
+ON_CPU = 2**30  # bytes
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """Makes the loaders of a training."""
+
+    recipe: Recipe
+    splits: Splits
+    preprocessing: Preprocessing
+    world: World
+    progress: Callable[[str], Progress] | None = None
+
+    def __post_init__(self) -> None:
+        check_labels(self.splits)
+
+    @property
+    def train(self) -> Subset:
+        return self.splits.train
+
+    @property
+    def val(self) -> Subset | None:
+        return self.splits.val if len(self.splits.val) else None
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        recipe = self.recipe
+        weights = _balanced(self.train) if recipe.data.balanced else None
+        return Schedule(
+            self.train, recipe.batch_size, seed=recipe.seed, repeats=recipe.augmentation.repeats, weights=weights
+        )
+
+    @property
+    def total_steps(self) -> int:
+        if self.recipe.steps is not None:
+            return self.recipe.steps
+        return max(1, round(self.recipe.epochs * self.schedule.steps_per_epoch))
+
+    @cached_property
+    def engine(self) -> str:
+        """ "workers" or "resident"."""
+        asked = self.recipe.data.engine
+        if asked != "auto":
+            return asked
+        height, width = self._stored
+        needed = (len(self.train) * height * width + len(self.splits.val) * self._pixels) * 3
+        device = self.world.device
+        if device.type == "cuda":
+            room = PART_OF_MEMORY * torch.cuda.get_device_properties(device).total_memory
+            return "resident" if needed <= room else "workers"
+        small = height * width <= 64 * 64
+        return "resident" if small and needed <= ON_CPU else "workers"
+
+    @cached_property
+    def _stored(self) -> tuple[int, int]:
+        return stored_size(self.train, self.preprocessing.size)
+
+    @property
+    def _pixels(self) -> int:
+        return self.preprocessing.size[0] * self.preprocessing.size[1]
+
+    def loader(self, step: int) -> tuple[TrainingLoader | ResidentLoader, Preprocessing, int]:
+        """The loader for this step, its preprocessing, and the step from which on there is another."""
+        preprocessing, until = self.preprocessing, self.total_steps
+        for stage in sorted(self.recipe.stages, key=lambda stage: stage.until):
+            if step < round(stage.until * self.total_steps):
+                preprocessing = replace(preprocessing, size=(stage.img_size, stage.img_size))
+                until = round(stage.until * self.total_steps)
+                break
+        plan, share = self.recipe.augmentation, self.world.share
+        if self.engine == "resident":
+            device = self.world.device
+            made = ResidentLoader(self.schedule, self._decoded, preprocessing, plan, device=device, share=share)
+            return made, preprocessing, until
+        pinned = self.world.device.type == "cuda"
+        options = {"workers": self.recipe.data.workers, "strict": self.recipe.data.strict, "pin_memory": pinned}
+        return TrainingLoader(self.schedule, preprocessing, plan, share=share, **options), preprocessing, until  # type: ignore[arg-type]
+
+    @cached_property
+    def _decoded(self) -> Decoded:
+        squashed = replace(self.preprocessing, size=self._stored, fit="squash", crop_pct=1.0, interpolation="bicubic")
+        if self.recipe.augmentation.crop == "none":
+            squashed = self.preprocessing
+        return self._decode(self.train, squashed, "decoding training pictures")
+
+    def _decode(self, subset: Subset, preprocessing: Preprocessing, words: str) -> Decoded:
+        shown = self.progress(words) if self.progress is not None else None
+        decoded = decode_all(subset, preprocessing, workers=self.recipe.data.workers, progress=shown)
+        if decoded.bad and self.recipe.data.strict:
+            raise DataError(decoded.bad[0].reason)
+        return decoded
+
+    @cached_property
+    def evaluation(self) -> Iterable[Batch]:
+        """Every validation picture once; the same batches each time it is gone through."""
+        assert self.val is not None
+        size = max(1, 2 * self.recipe.batch_size // self.recipe.accumulate // self.world.size)
+        if self.engine == "resident":
+            decoded = self._decode(self.val, self.preprocessing, "decoding validation pictures")
+            return ResidentEvaluation(
+                self.val, decoded, batch_size=size, device=self.world.device, share=self.world.share
+            )
+        return EvaluationLoader(
+            self.val,
+            self.preprocessing,
+            batch_size=min(size, 256),
+            workers=self.recipe.data.workers,
+            share=self.world.share,
+            strict=self.recipe.data.strict,
+            pin_memory=self.world.device.type == "cuda",
+        )
+
+
+def check_labels(splits: Splits) -> None:
+    source: Source = splits.train.source
+    if len(source.classes) < 2 and not source.samples.multi_label:
+        found = f"only one class, {source.classes[0]!r}" if source.classes else "no labels"
+        raise DataError(f"{source.name} has {found}: a classifier needs two classes or more, one folder for each")
+    for subset in (splits.train, splits.val):
+        if not source.samples.multi_label and (subset.labels == UNSAID).any():
+            raise DataError(
+                f"some pictures of {subset.name} in {source.name} have no label: remove them, or label them"
+            )
+
+
+def _balanced(subset: Subset) -> NDArray[np.float32]:
+    """A weight for each sample that makes all classes equally frequent."""
+    if subset.source.samples.multi_label:
+        raise DataError("pictures with several labels cannot be balanced: leave data.balanced out")
+    counts = np.bincount(subset.labels, minlength=len(subset.classes))
+    return (1 / counts[subset.labels]).astype(np.float32)

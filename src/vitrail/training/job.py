@@ -1,0 +1,215 @@
+"""One training, put together: what the loop needs, and where what comes out of it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+
+from vitrail.classifier import Classifier
+from vitrail.data.notes import write_bad
+from vitrail.data.sheet import batch_sheet
+from vitrail.errors import PictureError, VitrailError
+from vitrail.pictures import as_picture
+from vitrail.scoring.metrics import Tally
+from vitrail.scoring.scores import Scores
+from vitrail.training.checkpoints import Checkpoints
+from vitrail.training.ema import Ema
+from vitrail.training.feeding import Feeding
+from vitrail.training.groups import parameter_groups
+from vitrail.training.live import Live
+from vitrail.training.log import Log, read_log
+from vitrail.training.loop import Trainer
+from vitrail.training.losses import make_loss
+from vitrail.training.objective import Classification
+from vitrail.training.optimisers import make_optimiser
+from vitrail.training.parallel import World, replicate
+from vitrail.training.precision import Precision
+from vitrail.training.recipe import Recipe
+from vitrail.training.recipe_files import to_toml
+from vitrail.training.reporting import ShownMistake, write_reports
+from vitrail.training.run import Run
+from vitrail.training.schedules import make_schedule
+from vitrail.training.stopping import StopRequest
+from vitrail.training.trackers import make_trackers
+
+SHOWN_MISTAKES = 48
+
+
+class Job:
+    """Rank 0 writes; the others compute."""
+
+    def __init__(
+        self,
+        run: Run,
+        recipe: Recipe,
+        classifier: Classifier,
+        feeding: Feeding,
+        world: World,
+        stop: StopRequest,
+        trackers: Sequence[str],
+        *,
+        quiet: bool,
+        resumed: bool,
+    ) -> None:
+        self.run, self.recipe, self.classifier, self.feeding, self.world = run, recipe, classifier, feeding, world
+        self.trainer = self._make_trainer(stop)
+        if resumed:
+            self.trainer.resume()
+        at = self.trainer.progress.step if resumed else None
+        self.log = Log(run.folder, resume_at=at) if world.is_first else None
+        before = read_log(run.folder) if world.is_first and resumed else []
+        total, steps = self.trainer.total_steps, self.trainer.steps_per_epoch
+        self.live = Live(total, steps, title=str(run.folder), quiet=quiet or not world.is_first, before=before)
+        names = trackers if world.is_first else ()
+        self.trackers = make_trackers(names, run.folder, run.folder.name, resume_at=at)
+
+    def _make_trainer(self, stop: StopRequest) -> Trainer:
+        recipe, feeding, world = self.recipe, self.feeding, self.world
+        model = self.classifier.model.train()
+        classes, multi_label = len(feeding.train.classes), feeding.train.source.samples.multi_label
+        total, steps = feeding.total_steps, feeding.schedule.steps_per_epoch
+        loss = make_loss(recipe.loss, classes, feeding.train.counts(), multi_label)
+        folder = self.run.folder / "checkpoints"
+        return Trainer(
+            recipe=recipe,
+            plain=model,
+            model=replicate(torch.compile(model) if recipe.compile else model, world),  # type: ignore[arg-type]
+            optimiser=make_optimiser(parameter_groups(model, recipe.optimiser), recipe.optimiser),
+            objective=Classification(loss, classes, multi_label=multi_label),
+            schedule=make_schedule(recipe.schedule, total, steps),
+            make_loader=feeding.loader,
+            total_steps=total,
+            steps_per_epoch=steps,
+            world=world,
+            precision=Precision(recipe.precision, world.device),
+            checkpoints=Checkpoints(folder, recipe.keep_checkpoints, rank=world.rank, world=world.size),
+            evaluate=self.evaluate,
+            report=self.report,
+            stop=stop,
+            ema=Ema(model, recipe.ema) if recipe.ema > 0 else None,
+            accumulate=recipe.accumulate,
+        )
+
+    def note(self, text: str) -> None:
+        self.live.note(text)
+
+    def report(self, row: dict[str, Any]) -> None:
+        if self.log is None:
+            return
+        if row["kind"] == "event" and "back_to" in row:
+            self.log.cut(row["back_to"])
+        written = self.log.write(row)
+        self.live.update(written)
+        for tracker in self.trackers:
+            tracker.log(written)
+
+    def run_all(self) -> None:
+        feeding = self.feeding
+        for line in (*feeding.train.source.notes, *feeding.splits.notes):
+            self.note(line)
+        self.note(f"evaluation: {self.classifier.preprocessing.describe()}; pictures come through {feeding.engine}")
+        if self.world.is_first and self.trainer.progress.step == 0:
+            self._show_batch()
+        self.trainer.run()
+        self.finish()
+
+    def _show_batch(self) -> None:
+        """`augmented.png`: what the model is really shown."""
+        loader, preprocessing, _ = self.feeding.loader(0)
+        batch = next(iter(loader.batches(0, 1))).to("cpu")
+        batch_sheet(batch, preprocessing, self.feeding.train.classes).save(self.run.folder / "augmented.png")
+
+    def scores(self) -> Scores | None:
+        """Of the model as it is now, on the validation part."""
+        if self.feeding.val is None:
+            return None
+        model, trainer = self.classifier.model, self.trainer
+        tally = Tally(len(self.feeding.val.classes), self.feeding.val.source.samples.multi_label)
+        model.eval()
+        with torch.inference_mode(), trainer.precision.autocast():
+            for batch in self.feeding.evaluation:
+                for name, reason in batch.bad:
+                    trainer.progress.bad.setdefault(name, reason)
+                here = batch.to(self.world.device)
+                logits = model(here.inputs(self.classifier.preprocessing)).float()
+                tally.add(logits, here.labels, here.valid, here.samples)
+        model.train()
+        states = self.world.gathered({name: tensor.cpu() for name, tensor in tally.state().items()})
+        return Tally.joined(states).result(self.feeding.val.classes, mistakes=SHOWN_MISTAKES)
+
+    def evaluate(self, step: int) -> float | None:
+        """Scores the weights that are in the model now, and keeps them if they are the best."""
+        scores = self.scores()
+        if scores is None:
+            return None
+        best = scores.score > self.trainer.progress.best
+        epoch = round(step / self.trainer.steps_per_epoch, 4)
+        self.report({"kind": "eval", "step": step, "epoch": epoch, **scores.headline(), "best": best})
+        if best and self.world.is_first:
+            self.classifier.save(self.run.folder / "best", overwrite=True)
+        return scores.score
+
+    def finish(self) -> None:
+        """The last model, the figures of the best one, the report."""
+        trainer, folder = self.trainer, self.run.folder
+        if self.world.is_first:
+            with trainer.ema.swapped(trainer.plain) if trainer.ema is not None else nullcontext():
+                self.classifier.save(folder / "last", overwrite=True)
+        self.world.wait()
+        if (folder / "best").is_dir():
+            self.classifier.model.load_state_dict(Classifier.load(folder / "best").model.state_dict())
+        scores = self.scores()
+        if self.log is None:
+            return
+        self.log.close()
+        facts = {**self.run.facts, "complete": True, "steps": trainer.progress.step}
+        facts["seconds"] = round(trainer.seconds(), 1)
+        facts["unreadable"] = len(trainer.progress.bad)
+        if scores is not None:
+            facts["scores"] = scores.headline()
+        if trainer.progress.bad:
+            write_bad(trainer.progress.bad, folder / "bad_images.csv")
+        self._write_report(scores, facts)
+        self.run.write_facts(facts)
+        for tracker in self.trackers:
+            tracker.close(sorted(folder.glob("*.png")))
+        self.trackers = []
+
+    def _write_report(self, scores: Scores | None, facts: dict[str, Any]) -> None:
+        feeding = self.feeding
+        shown = {name: value for name, value in facts.items() if name not in ("classes", "names", "complete")}
+        shown["notes"] = [*feeding.train.source.notes, *feeding.splits.notes]
+        shown["bad"] = self.trainer.progress.bad
+        shown["evaluation"] = self.classifier.preprocessing.describe()
+        log = read_log(self.run.folder)
+        toml = to_toml(self.recipe)
+        write_reports(self.run.folder, log, scores, feeding.train.classes, toml, shown, self._mistakes(scores))
+
+    def _mistakes(self, scores: Scores | None) -> list[ShownMistake]:
+        """The most confident wrong answers, with their pictures."""
+        found: list[ShownMistake] = []
+        val = self.feeding.val
+        if scores is None or val is None:
+            return found
+        for mistake in scores.mistakes:
+            try:
+                picture = as_picture(val.read(mistake.sample))
+            except PictureError:
+                continue
+            picture.thumbnail((256, 256))
+            name = val.name_of(mistake.sample)
+            found.append(ShownMistake(picture, mistake.labels, mistake.answer, mistake.probability, name))
+        return found
+
+    def close(self) -> None:
+        """However the training ended."""
+        self.live.close()
+        if self.log is not None:
+            self.log.close()
+        for tracker in self.trackers:
+            tracker.close()
+        with suppress(VitrailError):  # the first error is the one to show
+            self.trainer.checkpoints.close()

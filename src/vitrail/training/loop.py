@@ -1,0 +1,275 @@
+"""The loop: a batch, its gradients, a step; figures, evaluations and checkpoints at their times."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.data.augmentation.draws import mixed
+from vitrail.data.batch import Batch
+from vitrail.errors import VitrailError
+from vitrail.pictures import Preprocessing
+from vitrail.training import sam
+from vitrail.training.checkpoints import Checkpoints
+from vitrail.training.ema import Ema
+from vitrail.training.objective import Objective
+from vitrail.training.optimisers import load_named_state, named_state, step
+from vitrail.training.parallel import World
+from vitrail.training.precision import Precision
+from vitrail.training.recipe import Recipe
+from vitrail.training.stopping import StopRequest
+
+IN_A_ROW = 3  # non-finite steps after which training goes back to its last checkpoint
+
+
+class Loader(Protocol):
+    def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]: ...
+
+
+class StoppedError(VitrailError):
+    """The training was asked to end; it is saved, and can go on."""
+
+
+@dataclass
+class Progress:
+    """What is counted on the way, all of it kept in checkpoints."""
+
+    step: int = 0  # optimiser steps that are done
+    skipped_data: int = 0  # batches that were passed over after going back
+    lr_factor: float = 1.0  # halved after going back
+    best: float = -math.inf
+    best_step: int = 0
+    worse: int = 0  # evaluations since the best
+    seconds: float = 0.0
+    bad: dict[str, str] = field(default_factory=dict)  # pictures that could not be read
+
+
+@dataclass
+class Trainer:
+    """One training. `model` computes (it may be compiled or spread over processes), `plain` holds the weights."""
+
+    recipe: Recipe
+    plain: nn.Module
+    model: nn.Module
+    optimiser: torch.optim.Optimizer
+    objective: Objective
+    schedule: Callable[[int], float]
+    make_loader: Callable[[int], tuple[Loader, Preprocessing, int]]  # for a step: and until which step it is good
+    total_steps: int
+    steps_per_epoch: int
+    world: World
+    precision: Precision
+    checkpoints: Checkpoints
+    evaluate: Callable[[int], float | None]
+    report: Callable[[dict[str, Any]], None]
+    stop: StopRequest
+    ema: Ema | None = None
+    progress: Progress = field(default_factory=Progress)
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        device = self.world.device
+        # sums since the last report: loss, right answers, pictures, gradient norm, steps, skipped; then the present
+        # and the longest row of skipped steps
+        self.sums = torch.zeros(8, dtype=torch.double, device=device)
+        self.log_steps = max(1, min(20, self.steps_per_epoch // 10))
+        self.eval_steps = max(1, round(self.recipe.eval_epochs * self.steps_per_epoch))
+        self.last_save = self.last_report = self.began = time.perf_counter()
+
+    def run(self) -> None:
+        """To the end, or to a stop."""
+        self.began = self.last_save = self.last_report = time.perf_counter()
+        if self.progress.step == 0:
+            self.save()  # there is always something to go back to
+        while self.progress.step < self.total_steps and not self._is_enough():
+            loader, preprocessing, until = self.make_loader(self.progress.step)
+            shift = self.progress.skipped_data
+            for batch in loader.batches(self.progress.step + shift, until + shift):
+                self._one(batch, preprocessing)
+                if self.progress.skipped_data != shift or self._is_enough():
+                    break
+        self.save()
+        self.checkpoints.wait()
+
+    def _one(self, batch: Batch, preprocessing: Preprocessing) -> None:
+        for name, reason in batch.bad:
+            self.progress.bad.setdefault(name, reason)
+        self.train_step(batch.to(self.world.device), preprocessing)
+        done = self.progress.step
+        last = done == self.total_steps
+        if done % self.log_steps == 0 or last:
+            self._report()
+            if self._went_back():
+                return
+        if done % self.eval_steps == 0 or last:
+            self._evaluate()
+        if self.world.any(bool(self.stop)):
+            self.save()
+            self.checkpoints.wait()
+            raise StoppedError(f"stopped after step {done:,} of {self.total_steps:,}, saved")
+        if done % self.log_steps == 0 and self.world.agreed(self._is_time_to_save()):
+            self.save()
+
+    def _is_time_to_save(self) -> bool:
+        return time.perf_counter() - self.last_save > 60 * self.recipe.checkpoint_minutes
+
+    def train_step(self, batch: Batch, preprocessing: Preprocessing) -> None:
+        """One update of the weights, from one batch."""
+        at = self.progress.step
+        factor = self.schedule(at) * self.progress.lr_factor
+        for group in self.optimiser.param_groups:
+            group["lr"] = factor * group["base_lr"] * group["lr_scale"]
+        inputs, targets = self.objective.prepare(batch, preprocessing)
+        parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
+        loss, right = self._gradients(inputs, targets, at)
+        if self.recipe.optimiser.sam > 0:
+            moved = sam.ascend(parameters, self.recipe.optimiser.sam)
+            self.optimiser.zero_grad(set_to_none=True)
+            loss, right = self._gradients(inputs, targets, at)
+            sam.descend(parameters, moved)
+        norm = self.precision.unscaled_norm(parameters, self.recipe.optimiser.clip)
+        ok = torch.isfinite(norm) & torch.isfinite(loss)
+        step(self.optimiser, ok)
+        self.precision.update(ok)
+        if self.ema is not None:
+            self.ema.update(self.plain, ok, at)
+        self.optimiser.zero_grad(set_to_none=True)
+        self._count(loss, right, len(batch), norm, ok)
+        self.progress.step += 1
+
+    def _gradients(self, inputs: Tensor, targets: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Of the mean loss over the whole batch, which goes through the model in parts."""
+        parts = self.accumulate
+        loss, right = torch.zeros((), device=inputs.device), torch.zeros((), device=inputs.device)
+        for number, (x, y) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
+            # noise in the model is a function of the seed, the step, the part and the process
+            torch.manual_seed(mixed(self.recipe.seed, at, number, self.world.rank))
+            with self._synced(number == parts - 1), self.precision.autocast():
+                part, count = self.objective(self.model, x, y)
+            share = len(x) / len(inputs)
+            with self._synced(number == parts - 1):
+                self.precision.scaled(part * share).backward()  # type: ignore[no-untyped-call]
+            loss, right = loss + part.detach() * share, right + count
+        return loss, right
+
+    def _synced(self, last: bool) -> AbstractContextManager[Any]:
+        """Gradients are exchanged between processes once a step."""
+        silent = getattr(self.model, "no_sync", None)
+        if silent is None or last:
+            return nullcontext()
+        quiet: AbstractContextManager[Any] = silent()
+        return quiet
+
+    def _count(self, loss: Tensor, right: Tensor, pictures: int, norm: Tensor, ok: Tensor) -> None:
+        kept = ok.double()
+        row = torch.stack([loss.double().nan_to_num(), right.double(), norm.double().nan_to_num(0, 0, 0)])
+        self.sums[0] += row[0] * kept
+        self.sums[1] += row[1]
+        self.sums[2] += pictures
+        self.sums[3] += row[2] * kept
+        self.sums[4] += 1
+        self.sums[5] += 1 - kept
+        self.sums[6] = (self.sums[6] + 1) * (1 - kept)
+        self.sums[7] = torch.maximum(self.sums[7], self.sums[6])
+
+    def _report(self) -> None:
+        """Figures since the last report."""
+        totals = self.world.summed(self.sums.clone())
+        loss, right, pictures, norm, steps, skipped = totals[:6].tolist()
+        now = time.perf_counter()
+        applied = max(1.0, steps - skipped)
+        done = self.progress.step
+        self.report(
+            {
+                "kind": "train",
+                "step": done,
+                "epoch": round(done / self.steps_per_epoch, 4),
+                "loss": loss / applied,
+                "accuracy": right / max(1.0, pictures),
+                "grad_norm": norm / applied,
+                "lr": self.schedule(done - 1) * self.progress.lr_factor * self.recipe.optimiser.lr,
+                "skipped_steps": int(skipped / self.world.size),
+                "pictures_per_s": round(pictures / max(1e-9, now - self.last_report), 1),
+                "bad_pictures": len(self.progress.bad),
+            }
+        )
+        self.last_report = now
+
+    def seconds(self) -> float:
+        """Of training so far, over all sessions."""
+        return self.progress.seconds + time.perf_counter() - self.began
+
+    def _went_back(self) -> bool:
+        """After several non-finite steps in a row: the last checkpoint, past the batches that broke it, and half the
+        learning rate; once."""
+        longest = int(self.sums[7])
+        self.sums[:6] = 0
+        self.sums[7] = 0
+        if longest < IN_A_ROW or self.precision.is_searching():
+            return False
+        broken = self.progress.step
+        if self.progress.lr_factor < 1:
+            raise VitrailError(
+                f"the loss or the gradients were not finite {longest} steps in a row again, before step {broken:,}: "
+                "lower the learning rate, clip gradients, or use --precision fp32"
+            )
+        self.checkpoints.wait()
+        self.resume()
+        self.progress.skipped_data += broken - self.progress.step
+        self.progress.lr_factor = 0.5
+        words = f"{longest} steps in a row were not finite: back to step {self.progress.step:,}, half the learning rate"
+        self.report({"kind": "event", "step": self.progress.step, "text": words, "back_to": self.progress.step})
+        return True
+
+    def _evaluate(self) -> None:
+        average = self.ema.swapped(self.plain) if self.ema is not None else nullcontext()
+        with average:
+            score = self.evaluate(self.progress.step)
+        if score is None:
+            return
+        if score > self.progress.best:
+            self.progress.best, self.progress.best_step, self.progress.worse = score, self.progress.step, 0
+        else:
+            self.progress.worse += 1
+        self.last_report = time.perf_counter()
+
+    def _is_enough(self) -> bool:
+        return 0 < self.recipe.patience <= self.progress.worse
+
+    # --- state ---
+
+    def save(self) -> None:
+        tensors = {f"model.{name}": tensor for name, tensor in self.plain.state_dict().items()}
+        tensors |= {f"optimiser.{name}": t for name, t in named_state(self.optimiser, self.plain).items()}
+        if self.ema is not None:
+            tensors |= {f"ema.{name}": tensor for name, tensor in self.ema.state().items()}
+        tensors |= {"loop.sums": self.sums, **self.precision.state()}
+        self.progress.seconds, self.began = self.seconds(), time.perf_counter()
+        self.checkpoints.save(self.progress.step, tensors, {"progress": vars(self.progress)})
+        self.last_save = time.perf_counter()
+
+    def resume(self) -> bool:
+        """From the newest whole checkpoint, if there is one."""
+        found = self.checkpoints.latest()
+        if found is None:
+            return False
+        tensors, plain = self.checkpoints.load(found, self.world.device)
+        self.plain.load_state_dict(_below(tensors, "model."))
+        load_named_state(self.optimiser, self.plain, _below(tensors, "optimiser."))
+        if self.ema is not None:
+            self.ema.load(_below(tensors, "ema."))
+        self.sums.copy_(tensors["loop.sums"])
+        self.precision.load(tensors)
+        self.progress = Progress(**plain["progress"])
+        return True
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

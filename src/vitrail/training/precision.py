@@ -1,0 +1,65 @@
+"""The numbers training computes in: float32, bfloat16, or float16 with a scaled loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.errors import VitrailError
+
+_FIRST_SCALE, _GROW_AFTER = 2.0**16, 2000
+
+
+class Precision:
+    """Autocast, and for float16 a scale of the loss that finds itself: halved after an overflow, doubled after many
+    steps without one. All of it stays on the device."""
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        self.device = device
+        if name == "auto":
+            name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        if name == "fp16" and device.type == "cpu":
+            raise VitrailError("precision fp16 needs a GPU: use bf16 or fp32 on the CPU")
+        self.name = name
+        self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
+        self.scale = torch.tensor(_FIRST_SCALE if name == "fp16" else 1.0, device=device)
+        self.calm = torch.zeros((), device=device)  # steps since the scale changed
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.dtype is None else torch.autocast(self.device.type, self.dtype)
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss * self.scale if self.name == "fp16" else loss
+
+    def unscaled_norm(self, parameters: Sequence[Tensor], clip: float) -> Tensor:
+        """Undoes the scale, cuts the gradients off at the norm `clip` (0: not), and gives the norm they had."""
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.name == "fp16":
+            torch._foreach_div_(gradients, self.scale)
+        norm = nn.utils.get_total_norm(gradients)
+        if clip > 0:
+            nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+
+    def update(self, ok: Tensor) -> None:
+        if self.name != "fp16":
+            return
+        self.calm = torch.where(ok, self.calm + 1, 0.0)
+        grown = torch.where(self.calm >= _GROW_AFTER, self.scale * 2, self.scale)
+        self.calm = torch.where(self.calm >= _GROW_AFTER, 0.0, self.calm)
+        self.scale = torch.where(ok, grown, (self.scale / 2).clamp(min=1.0))
+
+    def is_searching(self) -> bool:
+        """Whether overflows are only the scale on its way down."""
+        return self.name == "fp16" and float(self.scale) > 1
+
+    def state(self) -> dict[str, Tensor]:
+        return {"loop.scale": self.scale, "loop.calm": self.calm}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.scale.copy_(tensors["loop.scale"])
+        self.calm.copy_(tensors["loop.calm"])
