@@ -78,7 +78,7 @@ def augmentation() -> None:
     jitter = {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3}
     plans = {
         "random resized crop, flip": Augmentation(),
-        "RandAugment, 2 of 9": Augmentation(policy="randaugment", op_prob=1.0),
+        "RandAugment(2, 9)": Augmentation(policy="randaugment", op_prob=1.0),
         "TrivialAugment": Augmentation(policy="trivialaugment"),
         "AutoAugment (ImageNet)": Augmentation(policy="autoaugment-imagenet"),
         "3-Augment, jitter": Augmentation(policy="three-augment", **jitter),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -89,6 +90,10 @@ class ResidentLoader:
         tensors = (samples, drawn.crop, drawn.hflip, drawn.vflip, drawn.ops, drawn.values)
         if self.device.type != "cuda":
             return self._augment(*tensors)
+        with _exact_products():
+            return self._replayed(tensors)
+
+    def _replayed(self, tensors: tuple[Tensor, ...]) -> Tensor:
         if self._replay is None:
             function = torch.compile(self._augment, dynamic=False) if self.compiled else self._augment
             self._replay = Replay(function, tensors)
@@ -99,6 +104,17 @@ class ResidentLoader:
         some = Drawn(crop, hflip, vflip, ops, values, erase=samples, cutout=samples, noise=samples)  # these come later
         size = self.preprocessing.size
         return augmented(self.pixels[samples], self.full[samples], self.plan, some, size, self.colour)
+
+
+@contextmanager
+def _exact_products() -> Iterator[None]:
+    """No TensorFloat-32, whatever the model computes in: a setting of its speed must not change what it is shown."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class Replay:

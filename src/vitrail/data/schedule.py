@@ -48,6 +48,11 @@ class Schedule:
             few = f"{len(self.subset)} pictures in {self.subset.name} of {self.subset.source.name}"
             raise DataError(f"a batch of {self.batch_size} is larger than the {few}: choose a smaller batch size")
 
+        if self.weights is not None and not (np.isfinite(self.weights).all() and (self.weights >= 0).all()):
+            raise DataError("weights of samples must be finite numbers, none below 0")
+        if self.weights is not None and not self.weights.sum() > 0:
+            raise DataError("all weights of samples are 0: at least one must be above")
+
     @property
     def steps_per_epoch(self) -> int:
         return len(self.subset) // self.batch_size
