@@ -133,7 +133,7 @@ class Classifier:
         preprocessing: Mapping[str, Any] | None = None,
         **known: Any,
     ) -> Classifier:
-        """Loads a model folder, a checkpoint file of any known family, or `hf:owner/name` from the Hub.
+        """Loads a model folder, a run (its best model), a checkpoint file of any known family, or `hf:owner/name`.
 
         img_size: another picture size; positions are resized as the checkpoint's authors do it.
         num_classes: another number of classes; the head is replaced.
@@ -143,6 +143,8 @@ class Classifier:
         path = hub.fetch(str(source)) if str(source).startswith("hf:") else Path(source)
         if not path.exists():
             raise WeightsError(_not_there(str(source)))
+        if (path / "run.json").is_file():
+            path = _model_of_run(path)
         try:
             checkpoint = _read_folder(path, known) if _is_ours(path) else read_checkpoint(path, **known)
         except UnknownSizeError:
@@ -243,6 +245,13 @@ def _not_there(source: str) -> str:
     except VitrailError:
         return f"there is no {source}: give a model folder or a checkpoint file"
     return f"{name} is the name of an architecture, which has no weights: give a model folder or a checkpoint file"
+
+
+def _model_of_run(run: Path) -> Path:
+    for name in ("best", "last"):
+        if (run / name).is_dir():
+            return run / name
+    raise WeightsError(f"{run} has no model yet: go on with vitrail train --resume {run}")
 
 
 def _is_ours(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -56,6 +57,7 @@ def train(
     out: Path | None = None,
     resume: Path | None = None,
     device: str | None = None,
+    shard: Annotated[bool, Parameter(negative="")] = False,
     track: Annotated[list[Literal["tensorboard", "mlflow"]] | None, Parameter(negative_iterable="")] = None,
     data_dir: Path | None = None,
     download: Annotated[bool, Parameter(negative="")] = False,
@@ -88,6 +90,8 @@ def train(
         go on with this run where its last checkpoint left it
     device
         cpu, cuda, cuda:1, mps; by default the fastest there is
+    shard
+        under torchrun: each process holds a part of the model, and computes activations again (FSDP2)
     track
         also log to these (pip install 'vitrail[track]')
     data_dir
@@ -105,38 +109,45 @@ def train(
     as_json
         print one JSON object
     """
-    from vitrail.training.train import resume as go_on
-    from vitrail.training.train import train as begin
+    from vitrail.training.stopping import StoppedError
 
     changes = _given(settings)
+    options = {
+        "data_dir": data_dir,
+        "download": download or None,
+        "path_column": path_column,
+        "label_column": label_column,
+        "separator": separator,
+        "group_by": group_by,
+    }
     if resume is not None:
-        asked = {"DATA": data, "--recipe": recipe, "--from": start, "--out": out}
-        given = [name for name, value in asked.items() if value is not None] + [f"--{key}" for key in changes]
-        if given:
+        asked = {"DATA": data, "--recipe": recipe, "--from": start, "--out": out, "--shard": shard or None}
+        asked |= {f"--{name}": value for name, value in (options | changes).items()}
+        if given := [name.replace("_", "-") for name, value in asked.items() if value is not None]:
             raise VitrailError(f"--resume goes on with a run as it began: leave out {given[0]}")
-        run = go_on(resume, device=device, trackers=track or (), quiet=as_json)
-    else:
-        options = {
-            "data_dir": data_dir,
-            "download": download,
-            "path_column": path_column,
-            "label_column": label_column,
-            "separator": separator,
-            "group_by": group_by,
-        }
-        given_options = {name: _plain(value) for name, value in options.items() if value}
-        run = begin(
-            data,
-            recipe=recipe,
-            start=start,
-            out=out,
-            device=device,
-            changes=changes,
-            data_options=given_options,
-            trackers=track or (),
-            quiet=as_json,
-        )
-    if os.environ.get("RANK", "0") != "0":
+    try:
+        if resume is not None:
+            run = _go_on(resume, device=device, trackers=track or (), quiet=as_json)
+        else:
+            from vitrail.training.train import train as begin
+
+            run = begin(
+                data,
+                recipe=recipe,
+                start=start,
+                out=out,
+                device=device,
+                shard=shard,
+                changes=changes,
+                data_options={name: _plain(value) for name, value in options.items() if value is not None},
+                trackers=track or (),
+                quiet=as_json,
+            )
+    except StoppedError as stopped:
+        if _is_first():
+            print(f"vitrail: {stopped}", file=sys.stderr)
+        return 128 + (stopped.signal or 0)  # as a shell says that a signal ended a command
+    if not _is_first():
         return 0
     if as_json:
         print_json({"run": str(run.folder), **run.facts})
@@ -147,5 +158,18 @@ def train(
     return 0
 
 
+def _go_on(folder: Path, **options: Any) -> Any:
+    from vitrail.training.run import Run
+    from vitrail.training.train import resume
+
+    if Run.open(folder).is_complete and _is_first():
+        print(f"{folder} is complete: nothing is left to train", file=sys.stderr)
+    return resume(folder, **options)
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _plain(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, Path) else value
+    return os.path.abspath(value) if isinstance(value, Path) else value

@@ -47,7 +47,7 @@ class _Workers:
                 num_workers=self.workers,
                 collate_fn=_as_it_is,
                 pin_memory=self.pin_memory,
-                worker_init_fn=_leave_interrupts_to_the_parent,
+                worker_init_fn=_leave_signals_to_the_parent,
             )
             batches = iter(loader)
         for batch in batches:
@@ -68,8 +68,10 @@ def _as_it_is(batch: object) -> object:
     return batch
 
 
-def _leave_interrupts_to_the_parent(worker: int) -> None:
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """A terminal and a cluster send them to all processes; the parent still needs the batches that are on their way."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class TrainingLoader:

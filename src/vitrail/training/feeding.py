@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitrail.data.batch import Batch
 from vitrail.data.cache import Decoded, Progress, decode_all, stored_size
-from vitrail.data.loading import EvaluationLoader, TrainingLoader
+from vitrail.data.loading import EvaluationLoader, TrainingLoader, check_pairs
 from vitrail.data.resident import ResidentEvaluation, ResidentLoader
 from vitrail.data.samples import UNSAID
 from vitrail.data.schedule import Schedule
@@ -37,9 +36,6 @@ class Feeding:
     world: World
     progress: Callable[[str], Progress] | None = None
 
-    def __post_init__(self) -> None:
-        check_labels(self.splits)
-
     @property
     def train(self) -> Subset:
         return self.splits.train
@@ -55,6 +51,22 @@ class Feeding:
         return Schedule(
             self.train, recipe.batch_size, seed=recipe.seed, repeats=recipe.augmentation.repeats, weights=weights
         )
+
+    def check(self) -> None:
+        """Refuses batches that cannot be made."""
+        recipe, size = self.recipe, self.recipe.batch_size
+        if size > len(self.train):
+            raise DataError(
+                f"a batch of {size:,} is larger than the {len(self.train):,} pictures to train in"
+                f" {self.train.source.name}: --batch-size {self._largest_batch()} works"
+            )
+        self.schedule.at(0, self.world.share)
+        check_pairs(recipe.augmentation, self.schedule, self.world.share)
+
+    def _largest_batch(self) -> int:
+        """That divides into parts, and where there are enough pictures into pairs to mix."""
+        most, parts = len(self.train), self.world.size * self.recipe.accumulate
+        return most // (2 * parts) * 2 * parts or most // parts * parts or 1
 
     @property
     def total_steps(self) -> int:
@@ -117,7 +129,7 @@ class Feeding:
         return decoded
 
     @cached_property
-    def evaluation(self) -> Iterable[Batch]:
+    def evaluation(self) -> EvaluationLoader | ResidentEvaluation:
         """Every validation picture once; the same batches each time it is gone through."""
         assert self.val is not None
         size = max(1, 2 * self.recipe.batch_size // self.recipe.accumulate // self.world.size)

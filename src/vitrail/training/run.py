@@ -10,6 +10,7 @@ from typing import Any
 
 from vitrail.classifier import Classifier, load
 from vitrail.errors import VitrailError
+from vitrail.training.parallel import Launch
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import read_recipe, to_toml
 
@@ -44,6 +45,17 @@ class Run:
         run.write_facts(facts)
         return run
 
+    @classmethod
+    def begun_by(cls, launch: Launch, folder: str | os.PathLike[str] | None, name: str) -> Run | None:
+        """The run that this launch of torchrun has begun before, if it has: in the folder that was asked for, or the
+        newest of those with this name."""
+        numbered = sorted(Path("runs").glob(f"{name}-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for place in [Path(folder)] if folder is not None else numbered:
+            run = cls(place)
+            if (place / FACTS).is_file() and launch.began(run.facts.get("launch")):
+                return run if launch.again or not run.is_complete else None
+        return None
+
     @property
     def recipe(self) -> Recipe:
         return read_recipe(self.folder / "recipe.toml")
@@ -61,7 +73,7 @@ class Run:
 
     @property
     def best(self) -> Classifier:
-        return load(self.folder / "best" if (self.folder / "best").is_dir() else self.folder / "last")
+        return load(self.folder)
 
     @property
     def last(self) -> Classifier:

@@ -9,6 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from vitrail.errors import VitrailError
+
+
+class StoppedError(VitrailError):
+    """The training was asked to end, by a signal; it is saved, and can go on."""
+
+    def __init__(self, words: str, signal: int | None) -> None:
+        super().__init__(words)
+        self.signal = signal
+
 
 class StopRequest:
     """Whether the user or the machine wants the training to end, and by which signal."""
