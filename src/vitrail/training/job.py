@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,13 +26,14 @@ from vitrail.training.loop import Trainer
 from vitrail.training.losses import make_loss
 from vitrail.training.objective import Classification
 from vitrail.training.optimisers import make_optimiser
-from vitrail.training.parallel import World, replicate
+from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import to_toml
 from vitrail.training.reporting import ShownMistake, write_reports
 from vitrail.training.run import Run
 from vitrail.training.schedules import make_schedule
+from vitrail.training.spreading import in_step, is_sharded, load_whole, replicate, shard, whole_state
 from vitrail.training.stopping import StopRequest
 from vitrail.training.trackers import make_trackers
 
@@ -51,11 +53,12 @@ class Job:
         stop: StopRequest,
         trackers: Sequence[str],
         *,
+        shard: bool,
         quiet: bool,
         resumed: bool,
     ) -> None:
         self.run, self.recipe, self.classifier, self.feeding, self.world = run, recipe, classifier, feeding, world
-        self.trainer = self._make_trainer(stop)
+        self.trainer = self._make_trainer(stop, shard)
         if resumed:
             self.trainer.resume()
         at = self.trainer.progress.step if resumed else None
@@ -66,18 +69,22 @@ class Job:
         names = trackers if world.is_first else ()
         self.trackers = make_trackers(names, run.folder, run.folder.name, resume_at=at)
 
-    def _make_trainer(self, stop: StopRequest) -> Trainer:
+    def _make_trainer(self, stop: StopRequest, sharded: bool) -> Trainer:
         recipe, feeding, world = self.recipe, self.feeding, self.world
         model = self.classifier.model.train()
         classes, multi_label = len(feeding.train.classes), feeding.train.source.samples.multi_label
         total, steps = feeding.total_steps, feeding.schedule.steps_per_epoch
         loss = make_loss(recipe.loss, classes, feeding.train.counts(), multi_label)
         folder = self.run.folder / "checkpoints"
+        if sharded:
+            shard(model, world, compiled=recipe.compile)
+        groups = parameter_groups(model, recipe.optimiser)  # freezes, which copies must know when they are made
+        copied = model if sharded else replicate(torch.compile(model) if recipe.compile else model, world)  # type: ignore[arg-type]
         return Trainer(
             recipe=recipe,
             plain=model,
-            model=replicate(torch.compile(model) if recipe.compile else model, world),  # type: ignore[arg-type]
-            optimiser=make_optimiser(parameter_groups(model, recipe.optimiser), recipe.optimiser),
+            model=copied,
+            optimiser=make_optimiser(groups, recipe.optimiser),
             objective=Classification(loss, classes, multi_label=multi_label),
             schedule=make_schedule(recipe.schedule, total, steps),
             make_loader=feeding.loader,
@@ -101,6 +108,9 @@ class Job:
             return
         if row["kind"] == "event" and "back_to" in row:
             self.log.cut(row["back_to"])
+        if "accumulate" in row:
+            self.recipe = replace(self.recipe, accumulate=row["accumulate"])
+            self.run.write_recipe(self.recipe)
         written = self.log.write(row)
         self.live.update(written)
         for tracker in self.trackers:
@@ -126,13 +136,15 @@ class Job:
         """Of the model as it is now, on the validation part."""
         if self.feeding.val is None:
             return None
-        model, trainer = self.classifier.model, self.trainer
+        model, trainer, batches = self.classifier.model, self.trainer, self.feeding.evaluation
         tally = Tally(len(self.feeding.val.classes), self.feeding.val.source.samples.multi_label)
         model.eval()
-        with torch.inference_mode(), trainer.precision.autocast():
-            for batch in self.feeding.evaluation:
-                for name, reason in batch.bad:
-                    trainer.progress.bad.setdefault(name, reason)
+        blank = torch.zeros(1, model.config.in_chans, *self.classifier.preprocessing.size, device=self.world.device)
+        # shards keep what they gather, which in inference mode could not learn afterwards
+        still = torch.no_grad() if is_sharded(model) else torch.inference_mode()
+        with still, trainer.precision.autocast(), in_step(model, self.world, len(batches), blank):
+            for batch in batches:
+                trainer.note_bad(batch)
                 here = batch.to(self.world.device)
                 logits = model(here.inputs(self.classifier.preprocessing)).float()
                 tally.add(logits, here.labels, here.valid, here.samples)
@@ -148,20 +160,36 @@ class Job:
         best = scores.score > self.trainer.progress.best
         epoch = round(step / self.trainer.steps_per_epoch, 4)
         self.report({"kind": "eval", "step": step, "epoch": epoch, **scores.headline(), "best": best})
-        if best and self.world.is_first:
-            self.classifier.save(self.run.folder / "best", overwrite=True)
+        if best:
+            self._save_model("best")
         return scores.score
+
+    def _save_model(self, name: str) -> None:
+        """A model folder of the weights that are in the model now. All processes come here, the first writes."""
+        model, state = self.classifier.model, whole_state(self.classifier.model, self.world)
+        if not self.world.is_first:
+            return
+        with torch.device("meta"):
+            whole = type(model)(model.config)  # type: ignore[arg-type]
+        whole.load_state_dict(state, assign=True)
+        classifier = Classifier(whole, self.classifier.preprocessing, self.classifier.classes)
+        classifier.save(self.run.folder / name, overwrite=True)
+
+    def _load_model(self, name: str) -> None:
+        """The other way: the first process reads, all get theirs."""
+        folder = self.run.folder / name
+        if self.world.agreed(folder.is_dir()):
+            state = Classifier.load(folder).model.state_dict() if self.world.is_first else {}
+            load_whole(self.classifier.model, state, self.world)
 
     def finish(self) -> None:
         """The last model, the figures of the best one, the report."""
         trainer, folder = self.trainer, self.run.folder
-        if self.world.is_first:
-            with trainer.ema.swapped(trainer.plain) if trainer.ema is not None else nullcontext():
-                self.classifier.save(folder / "last", overwrite=True)
-        self.world.wait()
-        if (folder / "best").is_dir():
-            self.classifier.model.load_state_dict(Classifier.load(folder / "best").model.state_dict())
+        with trainer.ema.swapped(trainer.plain) if trainer.ema is not None else nullcontext():
+            self._save_model("last")
+        self._load_model("best")
         scores = self.scores()
+        trainer.share_bad()
         if self.log is None:
             return
         self.log.close()
@@ -180,7 +208,7 @@ class Job:
 
     def _write_report(self, scores: Scores | None, facts: dict[str, Any]) -> None:
         feeding = self.feeding
-        shown = {name: value for name, value in facts.items() if name not in ("classes", "names", "complete")}
+        shown = {name: value for name, value in facts.items() if name not in ("classes", "samples", "complete")}
         shown["notes"] = [*feeding.train.source.notes, *feeding.splits.notes]
         shown["bad"] = self.trainer.progress.bad
         shown["evaluation"] = self.classifier.preprocessing.describe()

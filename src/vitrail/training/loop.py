@@ -24,17 +24,14 @@ from vitrail.training.optimisers import load_named_state, named_state, step
 from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
-from vitrail.training.stopping import StopRequest
+from vitrail.training.spreading import is_sharded
+from vitrail.training.stopping import StoppedError, StopRequest
 
 IN_A_ROW = 3  # non-finite steps after which training goes back to its last checkpoint
 
 
 class Loader(Protocol):
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]: ...
-
-
-class StoppedError(VitrailError):
-    """The training was asked to end; it is saved, and can go on."""
 
 
 @dataclass
@@ -79,6 +76,7 @@ class Trainer:
         # sums since the last report: loss, right answers, pictures, gradient norm, steps, skipped; then the present
         # and the longest row of skipped steps
         self.sums = torch.zeros(8, dtype=torch.double, device=device)
+        self.fresh_bad: dict[str, str] = {}  # pictures that the other processes do not know of yet
         self.log_steps = max(1, min(20, self.steps_per_epoch // 10))
         self.eval_steps = max(1, round(self.recipe.eval_epochs * self.steps_per_epoch))
         self.last_save = self.last_report = self.began = time.perf_counter()
@@ -99,8 +97,7 @@ class Trainer:
         self.checkpoints.wait()
 
     def _one(self, batch: Batch, preprocessing: Preprocessing) -> None:
-        for name, reason in batch.bad:
-            self.progress.bad.setdefault(name, reason)
+        self.note_bad(batch)
         self.train_step(batch.to(self.world.device), preprocessing)
         done = self.progress.step
         last = done == self.total_steps
@@ -113,9 +110,20 @@ class Trainer:
         if self.world.any(bool(self.stop)):
             self.save()
             self.checkpoints.wait()
-            raise StoppedError(f"stopped after step {done:,} of {self.total_steps:,}, saved")
+            words = f"stopped after step {done:,} of {self.total_steps:,}, saved"
+            run = self.checkpoints.folder.parent
+            raise StoppedError(f"{words}: go on with vitrail train --resume {run}", self.stop.signal)
         if done % self.log_steps == 0 and self.world.agreed(self._is_time_to_save()):
             self.save()
+
+    def note_bad(self, batch: Batch) -> None:
+        self.fresh_bad |= {name: reason for name, reason in batch.bad if name not in self.progress.bad}
+
+    def share_bad(self) -> None:
+        """All processes know what any of them could not read."""
+        for others in self.world.gathered(self.fresh_bad):
+            self.progress.bad |= others
+        self.fresh_bad = {}
 
     def _is_time_to_save(self) -> bool:
         return time.perf_counter() - self.last_save > 60 * self.recipe.checkpoint_minutes
@@ -128,14 +136,14 @@ class Trainer:
             group["lr"] = factor * group["base_lr"] * group["lr_scale"]
         inputs, targets = self.objective.prepare(batch, preprocessing)
         parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
-        loss, right = self._gradients(inputs, targets, at)
+        loss, right = self._gradients_that_fit(inputs, targets, at)
         if self.recipe.optimiser.sam > 0:
             moved = sam.ascend(parameters, self.recipe.optimiser.sam)
             self.optimiser.zero_grad(set_to_none=True)
-            loss, right = self._gradients(inputs, targets, at)
+            loss, right = self._gradients_that_fit(inputs, targets, at)
             sam.descend(parameters, moved)
         norm = self.precision.unscaled_norm(parameters, self.recipe.optimiser.clip)
-        ok = torch.isfinite(norm) & torch.isfinite(loss)
+        ok = torch.isfinite(norm)  # it is not where any process's loss is not, and all have the same
         step(self.optimiser, ok)
         self.precision.update(ok)
         if self.ema is not None:
@@ -144,23 +152,42 @@ class Trainer:
         self._count(loss, right, len(batch), norm, ok)
         self.progress.step += 1
 
+    def _gradients_that_fit(self, inputs: Tensor, targets: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Where memory is short, the batch goes through the model in twice as many parts, from now on."""
+        while True:
+            try:
+                return self._gradients(inputs, targets, at)
+            except torch.OutOfMemoryError as error:
+                # in other processes the step went on: only one that is alone can take it back
+                if self.world.size > 1 or len(inputs) % (2 * self.accumulate):
+                    hint = "choose a larger --accumulate, a smaller --batch-size or a smaller model"
+                    raise VitrailError(f"the memory of {self.world.device} is too small: {hint}") from error
+            self.optimiser.zero_grad(set_to_none=True)
+            if self.world.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.accumulate *= 2
+            words = f"memory is short: the batch of {len(inputs)} goes through in {self.accumulate} parts"
+            self.report({"kind": "event", "step": at, "text": words, "accumulate": self.accumulate})
+
     def _gradients(self, inputs: Tensor, targets: Tensor, at: int) -> tuple[Tensor, Tensor]:
         """Of the mean loss over the whole batch, which goes through the model in parts."""
-        parts = self.accumulate
+        pairs = list(zip(inputs.chunk(self.accumulate), targets.chunk(self.accumulate), strict=True))
+        parts = len(pairs)
         loss, right = torch.zeros((), device=inputs.device), torch.zeros((), device=inputs.device)
-        for number, (x, y) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
+        for number, (x, y) in enumerate(pairs):
             # noise in the model is a function of the seed, the step, the part and the process
             torch.manual_seed(mixed(self.recipe.seed, at, number, self.world.rank))
             with self._synced(number == parts - 1), self.precision.autocast():
                 part, count = self.objective(self.model, x, y)
             share = len(x) / len(inputs)
             with self._synced(number == parts - 1):
-                self.precision.scaled(part * share).backward()  # type: ignore[no-untyped-call]
+                whole = torch.where(torch.isfinite(part.detach()), share, torch.nan)
+                self.precision.scaled(part * whole).backward()  # type: ignore[no-untyped-call]
             loss, right = loss + part.detach() * share, right + count
         return loss, right
 
     def _synced(self, last: bool) -> AbstractContextManager[Any]:
-        """Gradients are exchanged between processes once a step."""
+        """Copies exchange gradients once a step. Shards do for every part: to wait they would need whole gradients."""
         silent = getattr(self.model, "no_sync", None)
         if silent is None or last:
             return nullcontext()
@@ -181,6 +208,7 @@ class Trainer:
 
     def _report(self) -> None:
         """Figures since the last report."""
+        self.share_bad()
         totals = self.world.summed(self.sums.clone())
         loss, right, pictures, norm, steps, skipped = totals[:6].tolist()
         now = time.perf_counter()
@@ -222,6 +250,7 @@ class Trainer:
             )
         self.checkpoints.wait()
         self.resume()
+        self.sums[6:] = 0
         self.progress.skipped_data += broken - self.progress.step
         self.progress.lr_factor = 0.5
         words = f"{longest} steps in a row were not finite: back to step {self.progress.step:,}, half the learning rate"
@@ -245,30 +274,48 @@ class Trainer:
 
     # --- state ---
 
-    def save(self) -> None:
+    def _tensors(self) -> dict[str, Tensor]:
+        """The state itself; of sharded weights each process has parts."""
         tensors = {f"model.{name}": tensor for name, tensor in self.plain.state_dict().items()}
         tensors |= {f"optimiser.{name}": t for name, t in named_state(self.optimiser, self.plain).items()}
         if self.ema is not None:
             tensors |= {f"ema.{name}": tensor for name, tensor in self.ema.state().items()}
-        tensors |= {"loop.sums": self.sums, **self.precision.state()}
+        return tensors | self.precision.state()
+
+    def save(self) -> None:
+        self.share_bad()
         self.progress.seconds, self.began = self.seconds(), time.perf_counter()
-        self.checkpoints.save(self.progress.step, tensors, {"progress": vars(self.progress)})
+        plain = {"progress": vars(self.progress), "sums": self.world.gathered(self.sums.tolist())}
+        write = self.checkpoints.save_sharded if is_sharded(self.plain) else self.checkpoints.save
+        write(self.progress.step, self._tensors(), plain)
         self.last_save = time.perf_counter()
 
     def resume(self) -> bool:
-        """From the newest whole checkpoint, if there is one."""
+        """From the newest whole checkpoint, if there is one, by whatever number of processes it was saved."""
         found = self.checkpoints.latest()
         if found is None:
             return False
-        tensors, plain = self.checkpoints.load(found, self.world.device)
-        self.plain.load_state_dict(_below(tensors, "model."))
-        load_named_state(self.optimiser, self.plain, _below(tensors, "optimiser."))
-        if self.ema is not None:
-            self.ema.load(_below(tensors, "ema."))
-        self.sums.copy_(tensors["loop.sums"])
-        self.precision.load(tensors)
+        if is_sharded(self.plain):
+            plain = self.checkpoints.load_sharded(found, self._tensors())
+        else:
+            tensors, plain = self.checkpoints.load(found, self.world.device)
+            self.plain.load_state_dict(_below(tensors, "model."))
+            load_named_state(self.optimiser, self.plain, _below(tensors, "optimiser."))
+            if self.ema is not None:
+                self.ema.load(_below(tensors, "ema."))
+            self.precision.load(tensors)
+        self.sums.copy_(_own_sums(plain["sums"], self.world))
         self.progress = Progress(**plain["progress"])
         return True
+
+
+def _own_sums(saved: list[list[float]], world: World) -> Tensor:
+    """What this process had counted; where the number of processes is another, the first one takes over for all."""
+    rows = torch.tensor(saved, dtype=torch.double)
+    if len(rows) == world.size:
+        return rows[world.rank]
+    counted = rows[:, :6].sum(0) * world.is_first
+    return torch.cat([counted, rows[0, 6:]])  # rows of skipped steps are the same for all
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

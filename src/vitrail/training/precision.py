@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from vitrail.errors import VitrailError
+from vitrail.training.skipping import local
 
 _FIRST_SCALE, _GROW_AFTER = 2.0**16, 2000
 
@@ -39,11 +41,12 @@ class Precision:
         """Undoes the scale, cuts the gradients off at the norm `clip` (0: not), and gives the norm they had."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if self.name == "fp16":
-            torch._foreach_div_(gradients, self.scale)
+            torch._foreach_div_(local(gradients), self.scale)
         norm = nn.utils.get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # of all shards
         if clip > 0:
-            nn.utils.clip_grads_with_norm_(parameters, clip, norm)
-        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            torch._foreach_mul_(local(gradients), (clip / (norm + 1e-6)).clamp(max=1.0))
+        return norm
 
     def update(self, ok: Tensor) -> None:
         if self.name != "fp16":

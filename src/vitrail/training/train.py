@@ -9,9 +9,11 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torchvision
 
@@ -22,14 +24,20 @@ from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
 from vitrail.errors import VitrailError
 from vitrail.training.choice import choose_recipe
-from vitrail.training.feeding import Feeding
+from vitrail.training.feeding import Feeding, check_labels
+from vitrail.training.groups import parameter_groups
 from vitrail.training.job import Job
-from vitrail.training.parallel import World, joined_world
+from vitrail.training.losses import make_loss
+from vitrail.training.parallel import Launch, World, joined_world
+from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import make_recipe, to_toml
 from vitrail.training.run import Run
+from vitrail.training.schedules import make_schedule
 from vitrail.training.start import start_model
 from vitrail.training.stopping import listening
+
+GIVEN = "given in Python"  # a model that no address leads to
 
 
 def train(
@@ -39,6 +47,7 @@ def train(
     start: str | Classifier | None = None,
     out: str | os.PathLike[str] | None = None,
     device: str | None = None,
+    shard: bool = False,
     changes: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
     trackers: Sequence[str] = (),
@@ -49,61 +58,101 @@ def train(
 
     `data` is anything a source can be made from; none is the handwritten digits. `recipe` is a name or a file; none
     chooses one. `start` is the model to fine-tune. Keyword arguments and `changes` (`{"optimiser.lr": 1e-4}`) change
-    the recipe; `data_options` go to `open_source`.
+    the recipe; `data_options` go to `open_source`. `shard` gives each process a part of the model, not a copy. Where
+    torchrun starts processes again because one was lost, they go on with the run they had begun.
     """
     address = "digits" if data is None else data
     with joined_world(device) as world:
-        source = address if isinstance(address, Source) else open_source(address, **(data_options or {}))
+        source = address if isinstance(address, Source) else _open(address, data_options or {}, world)
+        launch, name = Launch.of(world), _name(source)
+        if (begun := world.first(lambda: Run.begun_by(launch, out, name))) is not None:
+            return _go_on(begun, source, start, world, trackers, quiet=quiet)
         chosen, why = choose_recipe(recipe, source, start, digits=data is None)
         chosen = _changed(chosen, {**(changes or {}), **settings})
-        named = None if isinstance(address, Source) else os.fspath(address)
+        named = None if isinstance(address, Source) else _absolute(address)
         facts = _facts(named, source, start, data_options, why, world)
-        run = Run.begin(out, _name(source), chosen, facts) if world.is_first else Run(Path("."))
-        run = world.agreed(run)
-        return _train(run, chosen, source, start, world, trackers, quiet=quiet or not world.is_first)
+        facts |= {"shard": shard, "launch": launch.name}
+        plan = _plan(chosen, source, start, world)  # what cannot be trained leaves no folder behind
+        run = world.first(lambda: Run.begin(out, name, chosen, facts))
+        return _train(run, plan, world, trackers, shard=shard, quiet=quiet)
 
 
 def resume(
     folder: str | os.PathLike[str], *, device: str | None = None, trackers: Sequence[str] = (), quiet: bool = True
 ) -> Run:
-    """Goes on with a run where its last whole checkpoint left it: the same bits as if it had never stopped."""
+    """Goes on with a run where its last whole checkpoint left it: the same bits as if it had never stopped.
+
+    A run that is complete is given back as it is.
+    """
     run = Run.open(folder)
     facts = run.facts
     if run.is_complete:
-        raise VitrailError(f"{run.folder} is complete: there is nothing to go on with")
-    if facts["data"] is None:
-        raise VitrailError(f"{run.folder} was trained on data given in Python: it can only go on there")
+        return run
+    if facts["data"] is None or facts["start"] == GIVEN:
+        what = "data" if facts["data"] is None else "a model"
+        raise VitrailError(f"{run.folder} was trained on {what} given in Python: begin it again there")
     with joined_world(device) as world:
-        source = open_source(facts["data"], **facts["data_options"])
-        if source.samples.names.block.size != facts["names"] or list(source.classes) != facts["classes"]:
-            raise VitrailError(
-                f"{facts['data']} has changed since {run.folder} began: a run goes on only with its own data"
-            )
-        return _train(run, run.recipe, source, facts["start"], world, trackers, quiet=quiet, resumed=True)
+        source = _open(facts["data"], facts["data_options"], world)
+        return _go_on(run, source, facts["start"], world, trackers, quiet=quiet)
 
 
-def _train(
-    run: Run,
-    recipe: Recipe,
-    source: Source,
-    start: str | Classifier | None,
-    world: World,
-    trackers: Sequence[str],
-    *,
-    quiet: bool,
-    resumed: bool = False,
+def _open(address: str | os.PathLike[str], options: Mapping[str, Any], world: World) -> Source:
+    return world.one_then_all(lambda: open_source(address, **options))
+
+
+def _go_on(
+    run: Run, source: Source, start: str | Classifier | None, world: World, trackers: Sequence[str], *, quiet: bool
 ) -> Run:
+    facts = run.facts
+    if run.is_complete:
+        return run
+    if _mark(source) != facts["samples"]:
+        raise VitrailError(
+            f"{source.name} has changed since {run.folder} began: a run goes on only with its own data; "
+            f"train anew with --recipe {run.folder}"
+        )
+    plan = _plan(run.recipe, source, start, world)
+    return _train(run, plan, world, trackers, shard=facts["shard"], quiet=quiet, resumed=True)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is trained, how, and with which pictures."""
+
+    recipe: Recipe
+    classifier: Classifier
+    origin: str
+    feeding: Feeding
+
+
+def _plan(recipe: Recipe, source: Source, start: str | Classifier | None, world: World) -> _Plan:
+    """Everything that can be refused is refused here."""
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
     splits = make_splits(source, fraction=recipe.data.val_fraction, seed=recipe.data.split_seed)
+    check_labels(splits)
     classifier, origin = start_model(recipe, source.classes, start)
-    classifier.to(world.device)
-    feeding = Feeding(recipe, splits, classifier.preprocessing, world)
+    feeding = Feeding(recipe, splits, classifier.to(world.device).preprocessing, world)
+    feeding.check()
+    make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
+    make_loss(recipe.loss, len(source.classes), feeding.train.counts(), source.samples.multi_label)
+    parameter_groups(classifier.model, recipe.optimiser)
+    Precision(recipe.precision, world.device)
+    return _Plan(recipe, classifier, origin, feeding)
+
+
+def _train(
+    run: Run, plan: _Plan, world: World, trackers: Sequence[str], *, shard: bool, quiet: bool, resumed: bool = False
+) -> Run:
+    feeding = plan.feeding
+    options = {"shard": shard, "quiet": quiet, "resumed": resumed}
     with listening() as stop:
-        job = Job(run, recipe, classifier, feeding, world, stop, trackers, quiet=quiet, resumed=resumed)
+        job = Job(run, plan.recipe, plan.classifier, feeding, world, stop, trackers, **options)
         with closing(job):
-            job.note(f"{origin}; {len(feeding.train):,} pictures to train, {len(splits.val):,} to validate")
+            job.note(
+                f"{plan.origin}; {len(feeding.train):,} pictures to train, {len(feeding.splits.val):,} to validate"
+            )
             job.run_all()
     return run
 
@@ -114,8 +163,18 @@ def _changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 
 def _mark(source: Source) -> str:
-    """Changes with the names of the pictures."""
-    return hashlib.blake2b(source.samples.names.block.tobytes(), digest_size=16).hexdigest()
+    """Changes with the names of the pictures, their order, labels and splits."""
+    samples = source.samples
+    columns = (samples.names.block, samples.names.ends, samples.labels, samples.label_list, samples.label_ends)
+    digest = hashlib.blake2b("\n".join(source.classes).encode(errors="surrogateescape"), digest_size=16)
+    for column in (*columns, samples.splits, samples.groups):
+        digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
+
+
+def _absolute(address: str | os.PathLike[str]) -> str:
+    """A path holds from everywhere, so that a run goes on wherever one stands."""
+    return os.path.abspath(address) if os.path.exists(address) else os.fspath(address)
 
 
 def _name(source: Source) -> str:
@@ -127,10 +186,10 @@ def _facts(address: str | None, source: Source, start: Any, options: Any, why: s
     return {
         "data": address,
         "data_options": dict(options or {}),
-        "start": start if isinstance(start, str) or start is None else "given in Python",
+        "start": GIVEN if isinstance(start, Classifier) else None if start is None else _absolute(start),
         "recipe": why,
         "classes": list(source.classes),
-        "names": _mark(source),
+        "samples": _mark(source),
         "processes": world.size,
         "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else platform.machine(),
         "versions": {
