@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import tomllib
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from vitrail.commands.printing import Json, print_json
 from vitrail.errors import VitrailError
@@ -24,11 +26,19 @@ def _flags(kind: Any) -> Any:
         if dataclasses.is_dataclass(hint):
             table = _flags(hint)
             made.append((item.name, table, dataclasses.field(default_factory=table)))
+        elif typing.get_origin(hint) is dict:  # what its values are is for TOML to say
+            made.append((item.name, dict[str, str] | None, dataclasses.field(default=None)))
         elif typing.get_origin(hint) is not tuple or typing.get_args(hint)[-1] is not Ellipsis:  # lists of tables: TOML
-            made.append((item.name, hint | None, dataclasses.field(default=None)))
+            kind = Annotated[int | None, Parameter(converter=_whole)] if hint in (int, int | None) else hint | None
+            made.append((item.name, kind, dataclasses.field(default=None)))
     flags = dataclasses.make_dataclass(f"{kind.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # else cyclopts takes it for a built-in type and does not look inside
     return flags
+
+
+def _whole(kind: Any, tokens: Sequence[Token]) -> int:
+    """cyclopts would round: a batch of 1.5 pictures became one of 2."""
+    return int(tokens[0].value)
 
 
 Settings: Any = _flags(Recipe)
@@ -42,10 +52,18 @@ def _given(flags: Any, prefix: str = "") -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             found |= _given(value, f"{key}.")
         elif isinstance(value, dict):
-            found |= {f"{key}.{name}": one for name, one in value.items()}
+            found |= {f"{key}.{name.replace('-', '_')}": _parsed(text) for name, text in value.items()}
         elif value is not None:
             found[key] = list(value) if isinstance(value, tuple) else value
     return found
+
+
+def _parsed(text: str) -> Any:
+    """As TOML reads it: `2`, `0.1`, `true`, `[1, 2]`; anything else is a word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def train(
