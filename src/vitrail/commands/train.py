@@ -29,8 +29,8 @@ def _flags(kind: Any) -> Any:
         elif typing.get_origin(hint) is dict:  # what its values are is for TOML to say
             made.append((item.name, dict[str, str] | None, dataclasses.field(default=None)))
         elif typing.get_origin(hint) is not tuple or typing.get_args(hint)[-1] is not Ellipsis:  # lists of tables: TOML
-            kind = Annotated[int | None, Parameter(converter=_whole)] if hint in (int, int | None) else hint | None
-            made.append((item.name, kind, dataclasses.field(default=None)))
+            value = Annotated[int | None, Parameter(converter=_whole)] if hint in (int, int | None) else hint | None
+            made.append((item.name, value, dataclasses.field(default=None)))
     flags = dataclasses.make_dataclass(f"{kind.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # else cyclopts takes it for a built-in type and does not look inside
     return flags
