@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 _SERVER = multiprocessing.get_context("forkserver")
 _NEEDED = ("pytest", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict")
-_SERVER.set_forkserver_preload(["vitrail.training.train", "vitrail.cli", *_NEEDED])
+_SERVER.set_forkserver_preload(["vitrail.training.train", "vitrail.cli", "sklearn.datasets", *_NEEDED])
 
 
 def start(function: Callable[..., None], *arguments: Any) -> multiprocessing.process.BaseProcess:

@@ -126,7 +126,10 @@ def joined_world(device: str | None = None) -> Iterator[World]:
     chosen = choose_device(device, local_rank)
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ or dist.is_initialized():
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        yield World(rank, size, chosen, local_rank)
+        try:
+            yield World(rank, size, chosen, local_rank)
+        finally:
+            _talk.cache_clear()  # the next world has another line
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

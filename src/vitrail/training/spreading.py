@@ -19,12 +19,7 @@ def replicate(model: nn.Module, world: World) -> nn.Module:
     if world.size == 1:
         return model
     devices = [world.device] if world.device.type == "cuda" else None
-    return DistributedDataParallel(
-        model,
-        device_ids=devices,
-        gradient_as_bucket_view=True,
-        broadcast_buffers=False,  # they are constants
-    )
+    return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
 
 def shard(model: nn.Module, world: World, *, compiled: bool = False) -> None:
