@@ -1,6 +1,7 @@
 """Runs functions in processes of their own, forked from a server that has torch loaded already."""
 
 import multiprocessing
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def pipe() -> Any:
 
 def run_ranks(world: int, folder: Path, function: Callable[..., None], *arguments: Any) -> None:
     """`function(rank, world, *arguments)` in processes that form a gloo group; all must end well."""
-    meeting = folder / f"meeting-{world}-{function.__name__}"
+    meeting = folder / f"meeting-{uuid.uuid4().hex}"
     processes = [start(_join, rank, world, str(meeting), function, arguments) for rank in range(world)]
     for process in processes:
         process.join(60)
