@@ -2,10 +2,10 @@
 
     python benchmarks/train_speed.py --models s16 b16 [--compiled] --out benchmarks/train_speed.json
 
-bfloat16 autocast, AdamW, clipping at 1, an average of the weights; random pictures that are on the device already. "loop" is
-`vitrail train`'s (schedule, figures, skipping of non-finite steps, checkpoints between); "bare" the same operations in a
-row without it; "timm" timm's model, optimiser, scaler-free autocast, clipping and ModelEmaV3 as its script puts them
-together. Rounds alternate; the figures are medians, ratios over paired rounds with quartiles.
+bfloat16 autocast, AdamW, clipping at 1, an average of the weights; random pictures that are on the device already.
+"loop" is that of `vitrail train` (schedule, figures, skipping of non-finite steps); "bare" the same operations in a row
+without it; "timm" timm's model, optimiser, autocast, clipping and ModelEmaV3 as its script puts them together. Rounds
+alternate; the figures are medians, ratios over paired rounds with quartiles.
 """
 
 from __future__ import annotations
