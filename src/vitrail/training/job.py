@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from PIL import Image
 
 from vitrail.classifier import Classifier
 from vitrail.data.notes import write_bad
@@ -228,6 +229,9 @@ class Job:
             except PictureError:
                 continue
             picture.thumbnail((256, 256))
+            if max(picture.size) <= 48:  # the pixels of small ones are worth seeing
+                larger = 96 // max(picture.size)
+                picture = picture.resize((picture.width * larger, picture.height * larger), Image.Resampling.NEAREST)
             name = val.name_of(mistake.sample)
             found.append(ShownMistake(picture, mistake.labels, mistake.answer, mistake.probability, name))
         return found

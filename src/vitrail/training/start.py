@@ -37,7 +37,9 @@ def start_model(recipe: Recipe, classes: Sequence[str], start: str | Classifier 
     torch.manual_seed(recipe.seed)
     model = create(config)
     pixels = _pixels(recipe, default_preprocessing(config, recipe.model))
-    return Classifier(model, pixels, classes), f"{recipe.model} from scratch"
+    count = sum(parameter.numel() for parameter in model.parameters())
+    kind = f"{recipe.model}, changed," if recipe.architecture else recipe.model
+    return Classifier(model, pixels, classes), f"{kind} with {count:,} parameters from scratch"
 
 
 def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> tuple[Classifier, str]:
