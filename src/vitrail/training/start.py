@@ -17,6 +17,7 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.zoo import configure, create
 from vitrail.pictures import Preprocessing
 from vitrail.training.recipe import Recipe
+from vitrail.weights import hub
 
 # What is fine-tuned where neither weights nor a model were asked for, by the size of the pictures' shorter side.
 PRETRAINED = {
@@ -39,7 +40,8 @@ def start_model(recipe: Recipe, classes: Sequence[str], start: str | Classifier 
     pixels = _pixels(recipe, default_preprocessing(config, recipe.model))
     count = sum(parameter.numel() for parameter in model.parameters())
     kind = f"{recipe.model}, changed," if recipe.architecture else recipe.model
-    return Classifier(model, pixels, classes), f"{kind} with {count:,} parameters from scratch"
+    hint = "; pretrained weights would help (--from MODEL)" if min(config.img_size) >= min(PRETRAINED) else ""
+    return Classifier(model, pixels, classes), f"{kind} with {count:,} parameters from scratch{hint}"
 
 
 def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> tuple[Classifier, str]:
@@ -77,14 +79,13 @@ def _pixels(recipe: Recipe, pixels: Preprocessing) -> Preprocessing:
     return dataclasses.replace(pixels, **asked)
 
 
-def pretrained(img_size: int) -> tuple[Classifier | None, str]:
-    """The default weights for pictures of this size, if they can be had; else a line that says why not."""
-    address = next((weights for size, weights in PRETRAINED.items() if img_size >= size), None)
-    if address is None:
-        return None, ""
+def default_weights(recipe: Recipe) -> str | None:
+    """The address of pretrained weights for photographs, if they can be had: in the cache, or over the network."""
+    size = min(configure(recipe.model).img_size) if recipe.img_size is None else recipe.img_size
+    address = next((weights for least, weights in PRETRAINED.items() if size >= least), None)
     try:
-        return Classifier.load(address), address
-    except VitrailError as error:
-        why = str(error).split(":")[0]
-        hint = f"pretrained weights would help (--from MODEL; {address} cannot be had: {why})"
-        return None, f"training starts from scratch; {hint}"
+        if address is not None:
+            hub.fetch(address)
+    except VitrailError:
+        return None
+    return address

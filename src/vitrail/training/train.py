@@ -34,7 +34,7 @@ from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import make_recipe, to_toml
 from vitrail.training.run import Run
 from vitrail.training.schedules import make_schedule
-from vitrail.training.start import start_model
+from vitrail.training.start import default_weights, start_model
 from vitrail.training.stopping import listening
 
 GIVEN = "given in Python"  # a model that no address leads to
@@ -68,6 +68,9 @@ def train(
         if (begun := world.first(lambda: Run.begun_by(launch, out, name))) is not None:
             return _go_on(begun, source, start, world, trackers, quiet=quiet)
         chosen, why = choose_recipe(recipe, source, start, digits=data is None)
+        if start is None and recipe is None and why == "scratch":
+            start = world.first(lambda: default_weights(chosen))
+            chosen, why = choose_recipe(None, source, start)
         chosen = _changed(chosen, {**(changes or {}), **settings})
         named = None if isinstance(address, Source) else _absolute(address)
         facts = _facts(named, source, start, data_options, why, world)
