@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -202,11 +203,16 @@ class Classifier:
             "preprocessing": self.preprocessing.to_json(),
             "classes": self.classes,
         }
-        with written_whole(folder, overwrite=overwrite) as new:
-            new.mkdir()
-            save_file(state, new / "model.safetensors", metadata={"format": "pt"})
-            (new / "config.json").write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
-            (new / "README.md").write_text(_card(self, folder.name, "architecture" in plain), encoding="utf-8")
+        try:
+            with written_whole(folder, overwrite=overwrite) as new:
+                new.mkdir()
+                save_file(state, new / "model.safetensors", metadata={"format": "pt"})
+                (new / "config.json").write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+                (new / "README.md").write_text(_card(self, folder.name, "architecture" in plain), encoding="utf-8")
+        except (OSError, SafetensorError) as error:
+            needed = sum(tensor.nbytes for tensor in state.values())
+            reason = " ".join(str(error).split())
+            raise VitrailError(f"{folder} is not written, which needs {needed:,} bytes: {reason}") from error
         return folder
 
 

@@ -1,6 +1,8 @@
 """Trainings that take a second: tiny pictures, a tiny model, and commands in processes of their own."""
 
+import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -64,28 +66,35 @@ def flags(settings: dict[str, Any]) -> list[str]:
 
 
 def command(
-    arguments: list[str], output: Path, *, die: tuple[int, float] | None = None, alone: bool = False, limit: int = 0
+    arguments: list[str],
+    output: Path,
+    *,
+    die: tuple[int, float] | None = None,
+    alone: bool = False,
+    full_after: tuple[int, int] | None = None,
 ) -> BaseProcess:
     """`vitrail ARGUMENTS` in a process, with its words in the file `output`.
 
-    `die`: it kills itself so many seconds after it began this step. `alone`: it leads a group of processes. `limit`:
-    no file may have more bytes.
+    `die`: it kills itself so many seconds after it began this step. `alone`: it leads a group of processes. `full_after`:
+    once this step is done, no file may have more than so many bytes.
     """
-    return start(_command, arguments, str(output), die, alone, limit)
+    return start(_command, arguments, str(output), die, alone, full_after)
 
 
-def _command(arguments: list[str], output: str, die: tuple[int, float] | None, alone: bool, limit: int) -> None:
+def _command(
+    arguments: list[str], output: str, die: tuple[int, float] | None, alone: bool, full_after: tuple[int, int] | None
+) -> None:
     torch.set_num_threads(1)
+    # as in a process that a shell started: workers are its own children, and end when it does
+    multiprocessing.set_start_method("fork", force=True)
     if alone:
         os.setsid()
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
-    if limit:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if full_after is not None:
+        _fill_disk(*full_after)
     if die is not None:
         _die_at(*die)
     from vitrail.cli import main
@@ -102,6 +111,19 @@ def _die_at(step: int, seconds: float) -> None:
         if trainer.progress.step == step:
             threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
         original(trainer, *rest)
+
+    Trainer.train_step = train_step  # type: ignore[method-assign]
+
+
+def _fill_disk(step: int, room: int) -> None:
+    from vitrail.training.loop import Trainer
+
+    original = Trainer.train_step
+
+    def train_step(trainer: Any, *rest: Any) -> None:
+        original(trainer, *rest)
+        if trainer.progress.step == step:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 
     Trainer.train_step = train_step  # type: ignore[method-assign]
 

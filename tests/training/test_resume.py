@@ -153,7 +153,9 @@ def test_a_table_whose_labels_changed_is_other_data(pictures, tmp_path):
         resume(run.folder, device="cpu")
 
 
-@pytest.mark.parametrize("extra", [["data"], ["--epochs", "3"], ["--from", "x"], ["--optimiser.lr", "1"], ["--out", "x"]])
+@pytest.mark.parametrize(
+    "extra", [["data"], ["--epochs", "3"], ["--from", "x"], ["--optimiser.lr", "1"], ["--out", "x"]]
+)
 def test_a_run_goes_on_as_it_began(tmp_path, capsys, extra):
     assert main(["train", "--resume", str(tmp_path), *extra]) == 1
     assert "--resume goes on with a run as it began: leave out" in capsys.readouterr().err
