@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitrail.data.schedule import Share
 from vitrail.errors import VitrailError
+from vitrail.training.meeting import meet
 from vitrail.training.sharded import agree, gather_in
 
 T = TypeVar("T")
@@ -133,9 +134,11 @@ def joined_world(device: str | None = None) -> Iterator[World]:
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
+    store, rank, size = meet(PATIENCE)
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), chosen, local_rank)
+        yield World(rank, size, chosen, local_rank)
     except RuntimeError as error:
         if not _is_lost(error):
             raise
