@@ -6,8 +6,13 @@ that are gone, and wait for them. So the processes of an attempt first agree on 
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
+import sys
 import time
 import uuid
+from contextlib import suppress
 from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -16,13 +21,33 @@ from torch.distributed.rendezvous import rendezvous
 from vitrail.errors import VitrailError
 
 PAUSE = 0.02  # seconds between two looks
+SIOCGIFADDR = 0x8915  # Linux: the address of an interface
 
 
 def meet(patience: timedelta) -> tuple[Store, int, int]:
     """A store of their own for all processes of this attempt, this one's rank, and how many there are."""
+    _choose_interface()
     store, rank, size = next(rendezvous("env://", timeout=patience))
     name = _call(store, size, patience) if rank == 0 else _answer(store, rank)
     return PrefixStore(name, store), rank, size
+
+
+def _choose_interface() -> None:
+    """Machines talk over the network that leads to the first of them. gloo would take the one that the machine's own
+    name stands for, which is often the machine alone."""
+    several = os.environ["WORLD_SIZE"] != os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if sys.platform != "linux" or not several or "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    import fcntl
+
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        line.connect((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))  # sends nothing
+        own = line.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has no address
+                found = fcntl.ioctl(line, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(found[20:24]) == own and name != "lo":
+                    os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 def _call(store: Store, size: int, patience: timedelta) -> str:

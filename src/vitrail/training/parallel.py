@@ -134,10 +134,10 @@ def joined_world(device: str | None = None) -> Iterator[World]:
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    store, rank, size = meet(PATIENCE)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
+        store, rank, size = meet(PATIENCE)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
         yield World(rank, size, chosen, local_rank)
     except RuntimeError as error:
         if not _is_lost(error):
@@ -145,7 +145,8 @@ def joined_world(device: str | None = None) -> Iterator[World]:
         raise VitrailError("the connection to another process is lost: its own message says why") from error
     finally:
         _talk.cache_clear()
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _is_lost(error: RuntimeError) -> bool:
