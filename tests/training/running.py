@@ -75,8 +75,8 @@ def command(
 ) -> BaseProcess:
     """`vitrail ARGUMENTS` in a process, with its words in the file `output`.
 
-    `die`: it kills itself so many seconds after it began this step. `alone`: it leads a group of processes. `full_after`:
-    once this step is done, no file may have more than so many bytes.
+    `die`: it kills itself so many seconds after it began this step. `alone`: it leads a group of processes.
+    `full_after`: once this step is done, no file may have more than so many bytes.
     """
     return start(_command, arguments, str(output), die, alone, full_after)
 

@@ -99,9 +99,14 @@ def test_a_kill_between_the_last_checkpoint_and_the_report_costs_nothing(picture
     from vitrail.training.job import Job
 
     train(pictures, tmp_path / "whole", TINY)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Job, "finish", lambda job: (_ for _ in ()).throw(KeyboardInterrupt))
-        train(pictures, tmp_path / "cut", TINY)
+
+    def interrupted(job):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(pictures, tmp_path / "cut", TINY)
     resume(tmp_path / "cut", device="cpu")
     assert_same_training(tmp_path / "whole", tmp_path / "cut")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -158,12 +159,13 @@ class Job:
         scores = self.scores()
         if scores is None:
             return None
-        best = scores.score > self.trainer.progress.best
+        score = scores.score if math.isfinite(scores.loss) else -math.inf  # broken weights are never the best
+        best = score > self.trainer.progress.best
         epoch = round(step / self.trainer.steps_per_epoch, 4)
         self.report({"kind": "eval", "step": step, "epoch": epoch, **scores.headline(), "best": best})
         if best:
             self._save_model("best")
-        return scores.score
+        return score
 
     def _save_model(self, name: str) -> None:
         """A model folder of the weights that are in the model now. All processes come here, the first writes."""
@@ -239,9 +241,7 @@ class Job:
     def close(self) -> None:
         """However the training ended."""
         self.live.close()
-        if self.log is not None:
-            self.log.close()
-        for tracker in self.trackers:
-            tracker.close()
-        with suppress(VitrailError):  # the first error is the one to show
-            self.trainer.checkpoints.close()
+        for part in (self.log, *self.trackers, self.trainer.checkpoints):
+            with suppress(VitrailError, OSError):  # the first error is the one to show
+                if part is not None:
+                    part.close()
