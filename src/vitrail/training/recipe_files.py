@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import math
 import os
 import tomllib
 import types
@@ -56,6 +55,8 @@ def make_recipe(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = No
         table = merged
         for name in tables:
             table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{where}: nothing reads {key!r}: {name} is no table")
         table[last] = value
     made: Recipe = _build(Recipe, merged, where, "")
     return made
@@ -80,6 +81,8 @@ def _build(kind: Any, value: Any, where: str, key: str) -> Any:
     if origin is tuple:
         return _build_tuple(inner, value, where, key)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if value != value:
+            raise _wrong(where, key, value, "it must be a number")
         return float(value)
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
@@ -157,7 +160,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return "inf" if math.isinf(value) else repr(value)
+        return repr(value)  # inf too
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(one) for one in value) + "]"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)

@@ -1,0 +1,165 @@
+"""Recipes: named ones, files, flags; what is wrong in them is said."""
+
+import dataclasses
+import math
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vitrail
+from tests.training.running import RICH, assert_same_training, make_pictures
+from vitrail.cli import main
+from vitrail.data.augmentation.plan import Augmentation
+from vitrail.errors import ConfigError
+from vitrail.model.zoo import configure
+from vitrail.training.recipe import Data, Distillation, Group, Loss, Optimiser, Pixels, Recipe, Schedule, Stage
+from vitrail.training.recipe_files import NAMED, make_recipe, named_recipes, read_recipe, to_toml
+
+
+@pytest.mark.parametrize("name", named_recipes())
+def test_a_named_recipe_describes_a_model_and_says_its_command(name):
+    recipe = read_recipe(name)
+    changes = dict(recipe.architecture) | ({"img_size": recipe.img_size} if recipe.img_size else {})
+    configure(recipe.model, num_classes=10, **changes)
+    head = re.match(r"(#.*\n)+", (NAMED / f"{name}.toml").read_text())
+    assert head is not None
+    assert "vitrail train" in head[0]
+    assert read_recipe(NAMED / f"{name}.toml") == recipe
+
+
+def test_the_papers_recipes_are_there():
+    wanted = {"small", "finetune", "finetune-paper", "pretrain-i21k", "pretrain-i1k", "baseline-s16"}
+    assert wanted | {"deit", "deit3", "cifar10-classic"} <= set(named_recipes())
+
+
+share = st.floats(0, 0.99)
+positive = st.floats(1e-12, 1e12)
+settings = st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), st.text(st.characters(codec="utf-8")))
+whole = st.integers(1, 10**12)
+
+
+recipes = st.builds(
+    Recipe,
+    architecture=st.dictionaries(st.sampled_from(["depth", "pool", "rope", "drop_path"]), settings),
+    img_size=st.none() | whole,
+    epochs=positive,
+    steps=st.none() | whole,
+    batch_size=whole,
+    seed=st.integers(),
+    precision=st.sampled_from(["auto", "fp32", "bf16", "fp16"]),
+    compile=st.booleans(),
+    ema=share,
+    data=st.builds(Data, val_fraction=share, workers=st.none() | st.integers(0, 9), balanced=st.booleans()),
+    pixels=st.builds(Pixels, crop_pct=st.none() | positive, mean=st.none() | st.tuples(share, share, share)),
+    augmentation=st.builds(Augmentation, hflip=share, mixup=positive, repeats=whole),
+    optimiser=st.builds(
+        Optimiser,
+        lr=positive,
+        betas=st.tuples(share, share),
+        groups=st.lists(
+            st.builds(Group, match=st.text(st.characters(codec="utf-8")), lr=share, weight_decay=st.none() | share)
+        ).map(tuple),
+    ),
+    schedule=st.builds(Schedule, warmup_epochs=share, kind=st.sampled_from(["cosine", "wsd"])),
+    loss=st.builds(Loss, smoothing=share),
+    distillation=st.builds(Distillation, teacher=st.text(st.characters(codec="utf-8"))),
+    stages=st.lists(st.builds(Stage, until=st.floats(0.01, 1), img_size=whole)).map(tuple),
+)
+
+
+@given(recipes)
+def test_what_is_written_is_read_again(recipe):
+    assert make_recipe(tomllib.loads(to_toml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epoch = 3", "nothing reads 'epoch': did you mean epochs?"),
+        ("[optimiser]\nlearning = 3", "nothing reads 'optimiser.learning'"),
+        ("[optimizer]\nlr = 3", "did you mean optimiser?"),
+        ("epochs = 'many'", "epochs = 'many': it must be a number"),
+        ("batch_size = 2.5", "it must be a whole number"),
+        ("batch_size = true", "it must be a whole number"),
+        ("compile = 1", "it must be true or false"),
+        ("precision = 'fp8'", "choose from auto, fp32, bf16, fp16"),
+        ("data = 3", "it must be a table"),
+        ("architecture = 3", "architecture must be a table"),
+        ("stages = 3", "it must be a list"),
+        ("[[stages]]\nuntil = 0.5", "img_size"),
+        ("[optimiser]\nbetas = [0.9]", "it must have 2 values"),
+        ("epochs = 0", "epochs must be above 0"),
+        ("epochs = nan", "epochs"),
+        ("[optimiser]\nlr = nan", "lr"),
+        ("batch_size = 6\naccumulate = 4", "accumulate must divide batch_size"),
+        ("epochs = ", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, words):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_recipe(path)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value) or "must" in str(error.value)
+
+
+def test_a_name_that_is_nearly_right():
+    with pytest.raises(ConfigError, match="did you mean finetune?"):
+        read_recipe("finetun")
+
+
+def test_changes_reach_into_tables_and_wrong_ones_are_refused():
+    recipe = read_recipe("finetune", {"optimiser.lr": 1, "architecture.drop_path": 0.5, "epochs": 2})
+    assert (recipe.optimiser.lr, recipe.architecture["drop_path"], recipe.epochs) == (1.0, 0.5, 2.0)
+    for key in ("optimiser.rate", "nothing", "epochs.more"):
+        with pytest.raises(ConfigError):
+            read_recipe("finetune", {key: 1})
+
+
+def test_infinity_is_written_and_read():
+    recipe = Recipe(architecture={"a": math.inf, "b": -math.inf})
+    assert make_recipe(tomllib.loads(to_toml(recipe))) == recipe
+
+
+def test_every_setting_is_a_flag_but_lists_of_tables(capsys):
+    assert main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+
+    def check(kind, prefix):
+        for item in dataclasses.fields(kind):
+            value = getattr(kind(), item.name)
+            if dataclasses.is_dataclass(value):
+                check(type(value), f"{prefix}{item.name}.")
+            elif item.name not in ("groups", "stages"):
+                assert f"--{prefix}{item.name}".replace("_", "-") in shown
+
+    check(Recipe, "")
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [("--bach-size=3", "--batch-size"), ("--optimizer.lr=1", "--optimiser.lr"), ("--precision=fp8", "bf16")],
+)
+def test_a_wrong_flag_is_wrong_usage_with_a_suggestion(capsys, flag, words):
+    assert main(["train", flag]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_whole_numbers_are_not_rounded(capsys):
+    assert main(["train", "--batch-size", "1.5"]) == 2
+    assert "--batch-size" in capsys.readouterr().err
+
+
+def test_a_runs_recipe_gives_the_same_run(tmp_path):
+    pictures = make_pictures(tmp_path / "pictures")
+    one = vitrail.train(pictures, recipe="small", out=tmp_path / "one", changes=RICH, device="cpu")
+    two = vitrail.train(pictures, recipe=one.folder / "recipe.toml", out=tmp_path / "two", device="cpu")
+    assert one.recipe == two.recipe
+    assert_same_training(Path(one.folder), Path(two.folder))
+    assert read_recipe(one.folder) == one.recipe
