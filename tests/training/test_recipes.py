@@ -110,7 +110,7 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, words):
 
 
 def test_a_name_that_is_nearly_right():
-    with pytest.raises(ConfigError, match="did you mean finetune?"):
+    with pytest.raises(ConfigError, match="did you mean finetune"):
         read_recipe("finetun")
 
 

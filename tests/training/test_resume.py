@@ -45,7 +45,7 @@ def test_killed_three_times_it_ends_with_the_same_bits(pictures, tmp_path, engin
 @pytest.mark.parametrize("engine", ["resident", "workers"])
 def test_killed_at_twenty_random_moments_it_ends_with_the_same_bits(pictures, tmp_path, engine):
     workers = 2 if engine == "workers" else 0
-    settings = RICH | {"data.engine": engine, "data.workers": workers, "steps": 400, "eval_epochs": 1.0}
+    settings = RICH | {"data.engine": engine, "data.workers": workers, "steps": 800, "eval_epochs": 2.0}
     train(pictures, tmp_path / "whole", settings)
     run, said = tmp_path / "killed", tmp_path / "said"
     go_on = ["train", f"--resume={run}", "--device=cpu"]
