@@ -14,12 +14,16 @@ from tests.training.processes import run_ranks
 from vitrail.classifier import Classifier
 from vitrail.errors import DataError, VitrailError
 from vitrail.model import ViT, ViTConfig
+from vitrail.training import loop
 from vitrail.training.checkpoints import find_latest, load_checkpoint
 from vitrail.training.log import read_log
+from vitrail.training.objective import Classification
+from vitrail.training.optimisers import step
 from vitrail.training.parallel import Launch, World, joined_world
 from vitrail.training.precision import Precision
 from vitrail.training.run import Run
 from vitrail.training.spreading import in_step, is_sharded, load_whole, replicate, shard, whole_state
+from vitrail.training.train import train
 
 CPU = torch.device("cpu")
 SHARDED = {"copies": False, "shards": True}
@@ -102,6 +106,30 @@ def test_noise_differs_between_processes_and_is_the_same_when_a_run_goes_on(tmp_
     states = [load_checkpoint(found)[0] for found in ends if found is not None]
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def break_one_loss(rank: int, size: int, run: Path, sharded: bool) -> None:
+    """On the second process alone a loss is infinite, with gradients that are not."""
+    compute, oks = Classification.__call__, []
+
+    def broken(self: Classification, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        loss, right = compute(self, model, inputs, targets)
+        return loss + (torch.inf if rank == 1 and len(oks) == 2 else 0), right
+
+    def note(optimiser: torch.optim.Optimizer, ok: torch.Tensor) -> None:
+        oks.append(bool(ok))
+        step(optimiser, ok)
+
+    Classification.__call__, loop.step = broken, note  # type: ignore[assignment, method-assign]
+    train(None, out=run, device="cpu", shard=sharded, **(SMALL | {"steps": 4}))
+    assert oks == [True, True, False, True]
+
+
+@pytest.mark.parametrize("kind", ["copies", "shards"])
+def test_a_loss_that_is_not_finite_in_one_process_is_left_out_by_all(tmp_path: Path, kind: str) -> None:
+    run_ranks(2, tmp_path, break_one_loss, tmp_path / "run", SHARDED[kind])
+    found = [row["skipped_steps"] for row in read_log(tmp_path / "run") if row["kind"] == "train"]
+    assert found == [0, 0, 1, 0]
 
 
 def small_model() -> ViT:
