@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -30,8 +31,9 @@ AHEAD = 2**16  # samples whose draws are made at once
 class ResidentLoader:
     """Endless batches for training from `Decoded` pixels, like `TrainingLoader` and in place of it.
 
-    Pictures that could not be read are replaced by the same rule: the next one of the subset that could. On a GPU
-    the work of a batch is recorded once and replayed; `compiled` also fuses it, which takes a quarter of a minute.
+    Pictures that could not be read are replaced by the same rule: the next one of the subset that could; the first
+    batch names them all. On a GPU the work of a batch is recorded once and replayed; `compiled` also fuses it, which
+    takes a quarter of a minute.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class ResidentLoader:
         self.pixels = torch.from_numpy(np.ascontiguousarray(decoded.pixels)).to(self.device).permute(0, 3, 1, 2)
         self.full = torch.from_numpy(np.array(decoded.full)).to(self.device)
         self.labels = all_labels(schedule.subset).to(self.device)
-        self.readable = _next_good(decoded.valid)
+        self.readable, self.bad = _next_good(decoded.valid), list(decoded.bad)
         self.colour = torch.tensor(fill_colour(preprocessing), device=self.device)
         self._replay: Replay | None = None
 
@@ -61,7 +63,8 @@ class ResidentLoader:
             epoch, number = divmod(step, self.schedule.steps_per_epoch)
             count = min(ahead, self.schedule.steps_per_epoch - number)
             count = count if stop is None else min(count, stop - step)
-            yield from self._several(epoch, step, count)
+            for batch in self._several(epoch, step, count):
+                yield replace(batch, bad=self.bad) if batch.step == start else batch
             step += count
 
     def _several(self, epoch: int, first: int, count: int) -> Iterator[Batch]:

@@ -5,6 +5,7 @@ The first is the loop's (`Trainer.resume`); this file has the others.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -55,7 +56,7 @@ def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> t
     options: dict[str, Any] = {} if recipe.img_size is None else {"img_size": recipe.img_size}
     torch.manual_seed(recipe.seed)
     classifier = start if isinstance(start, Classifier) else Classifier.load(start, **options)
-    model = classifier.model
+    model = copy.deepcopy(classifier.model) if classifier is start else classifier.model  # the caller's stays as it is
     config = model.config
     if known and isinstance(config, ViTConfig):
         fresh = create(config.replace(**known))

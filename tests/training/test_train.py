@@ -1,0 +1,128 @@
+"""`vitrail train` from end to end, and settings that change what a training does."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import vitrail
+from tests.training.running import TINY, command, make_pictures, rows_of
+from vitrail.cli import main
+from vitrail.training.loop import Trainer
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("data") / "pictures")
+
+
+def train(pictures, run, settings):
+    return vitrail.train(pictures, recipe="small", out=run, changes=TINY | settings, device="cpu")
+
+
+def test_the_digits_from_the_command_to_a_prediction(tmp_path, capsys):
+    run, said = tmp_path / "run", tmp_path / "said"
+    process = command(["train", f"--out={run}", "--epochs=2", "--device=cpu", "--optimiser.lr=0.002"], said)
+    process.join(120)
+    assert process.exitcode == 0, said.read_text()
+    assert "next: vitrail predict" in said.read_text()
+    names = "recipe.toml log.jsonl log.csv curves.png confusion.png augmented.png worst.png report.html run.json"
+    for name in (*names.split(), "best/model.safetensors", "last/model.safetensors", "checkpoints"):
+        assert (run / name).exists(), name
+    assert vitrail.Run.open(run).recipe.optimiser.lr == 0.002
+    digits = load_digits()
+    pixels = (digits.images[0] * 15.9375).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "zero.png")
+    assert main(["predict", str(run), str(tmp_path / "zero.png"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])
+    assert main(["evaluate", str(run / "best"), "digits", "--device=cpu", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert scores["scores"]["accuracy"] > 0.3  # ten classes
+
+
+def test_stages_change_the_size_and_evaluation_keeps_its_own(pictures, tmp_path, monkeypatch):
+    sizes, original = [], Trainer.train_step
+
+    def train_step(trainer, batch, preprocessing):
+        sizes.append(batch.pixels.shape[-1])
+        original(trainer, batch, preprocessing)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    for engine in ("resident", "workers"):
+        sizes.clear()
+        stages = [{"until": 0.75, "img_size": 12}, {"until": 0.5, "img_size": 8}]
+        settings = {"img_size": 16, "stages": stages, "data.engine": engine, "architecture.rope": False}
+        run = train(pictures, tmp_path / engine, settings)
+        assert sizes == [8] * 6 + [12] * 3 + [16] * 3
+        assert run.best.preprocessing.size == (16, 16)
+
+
+def test_patience_ends_a_training_that_gets_no_better(pictures, tmp_path):
+    run = train(pictures, tmp_path / "run", {"steps": 500, "eval_epochs": 0.1, "patience": 3, "optimiser.lr": 1e-12})
+    evaluations = [row for row in rows_of(run.folder) if row["kind"] == "eval"]
+    best = max(index for index, row in enumerate(evaluations) if row["best"])
+    assert len(evaluations) == best + 1 + 3
+    assert run.facts["steps"] == evaluations[-1]["step"] < 500
+    assert run.is_complete
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_balanced_classes_come_equally_often(tmp_path, monkeypatch, balanced):
+    data = make_pictures(tmp_path / "pictures")
+    for number in range(45):
+        (data / "kind 0" / f"{number:03}.png").unlink()
+    labels, original = [], Trainer.train_step
+
+    def train_step(trainer, batch, preprocessing):
+        labels.extend(batch.labels.tolist())
+        original(trainer, batch, preprocessing)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    train(data, tmp_path / "run", {"data.balanced": balanced, "steps": 60})
+    rare = np.mean(np.array(labels) == 0)
+    assert abs(rare - (0.5 if balanced else 8 / 61)) < 0.11  # over three standard deviations of 240 draws
+
+
+def test_class_weights_make_a_rare_class_count_as_much(tmp_path):
+    data = make_pictures(tmp_path / "pictures")
+    for number in range(45):
+        (data / "kind 0" / f"{number:03}.png").unlink()
+    plain, weighted = (
+        train(data, tmp_path / str(on), {"loss.class_weights": on, "steps": 1, "batch_size": 32})
+        for on in (False, True)
+    )
+    losses = [next(row["loss"] for row in rows_of(run.folder)) for run in (plain, weighted)]
+    assert losses[0] != losses[1]
+
+
+def test_bf16_computes_in_bf16_and_keeps_float32(pictures, tmp_path, monkeypatch):
+    kinds = set()
+    original = torch.nn.functional.linear
+
+    def linear(*rest):
+        made = original(*rest)
+        kinds.add(made.dtype)
+        return made
+
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    run = train(pictures, tmp_path / "run", {"precision": "bf16"})
+    assert torch.bfloat16 in kinds
+    assert all(tensor.dtype == torch.float32 for tensor in run.last.model.state_dict().values())
+    rows = [row for row in rows_of(run.folder) if row["kind"] == "train"]
+    assert rows[-1]["loss"] < rows[0]["loss"]
+
+
+def test_sam_goes_through_the_model_twice(pictures, tmp_path, monkeypatch):
+    calls, original = [], Trainer._gradients
+    monkeypatch.setattr(Trainer, "_gradients", lambda *rest: (calls.append(1), original(*rest))[1])
+    train(pictures, tmp_path / "run", {"optimiser.sam": 0.05, "steps": 4})
+    assert len(calls) == 8
+
+
+def test_runs_are_numbered(pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [train(pictures, None, {"steps": 1}).folder for _ in range(2)]
+    assert [str(folder) for folder in folders] == ["runs/pictures-1", "runs/pictures-2"]
