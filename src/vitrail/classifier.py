@@ -211,8 +211,8 @@ class Classifier:
                 (new / "README.md").write_text(_card(self, folder.name, "architecture" in plain), encoding="utf-8")
         except (OSError, SafetensorError) as error:
             needed = sum(tensor.nbytes for tensor in state.values())
-            reason = " ".join(str(error).split())
-            raise VitrailError(f"{folder} is not written, which needs {needed:,} bytes: {reason}") from error
+            words = " ".join(str(error).split())
+            raise VitrailError(f"{folder} is not written, which needs {needed:,} bytes: {words}") from error
         return folder
 
 

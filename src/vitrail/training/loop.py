@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +22,7 @@ from vitrail.training.objective import Objective
 from vitrail.training.optimisers import load_named_state, named_state, step
 from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
+from vitrail.training.progress import Progress, count, own_sums
 from vitrail.training.recipe import Recipe
 from vitrail.training.spreading import is_sharded
 from vitrail.training.stopping import StoppedError, StopRequest
@@ -32,20 +32,6 @@ IN_A_ROW = 3  # non-finite steps after which training goes back to its last chec
 
 class Loader(Protocol):
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]: ...
-
-
-@dataclass
-class Progress:
-    """What is counted on the way, all of it kept in checkpoints."""
-
-    step: int = 0  # optimiser steps that are done
-    skipped_data: int = 0  # batches that were passed over after going back
-    lr_factor: float = 1.0  # halved after going back
-    best: float = -math.inf
-    best_step: int = 0
-    worse: int = 0  # evaluations since the best
-    seconds: float = 0.0
-    bad: dict[str, str] = field(default_factory=dict)  # pictures that could not be read
 
 
 @dataclass
@@ -73,9 +59,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         device = self.world.device
-        # sums since the last report: loss, right answers, pictures, gradient norm, steps, skipped; then the present
-        # and the longest row of skipped steps
-        self.sums = torch.zeros(8, dtype=torch.double, device=device)
+        self.sums = torch.zeros(8, dtype=torch.double, device=device)  # see `count`
         self.fresh_bad: dict[str, str] = {}  # pictures that the other processes do not know of yet
         self.log_steps = max(1, min(20, self.steps_per_epoch // 10))
         self.eval_steps = max(1, round(self.recipe.eval_epochs * self.steps_per_epoch))
@@ -149,7 +133,7 @@ class Trainer:
         if self.ema is not None:
             self.ema.update(self.plain, ok, at)
         self.optimiser.zero_grad(set_to_none=True)
-        self._count(loss, right, len(batch), norm, ok)
+        count(self.sums, loss, right, len(batch), norm, ok)
         self.progress.step += 1
 
     def _gradients_that_fit(self, inputs: Tensor, targets: Tensor, at: int) -> tuple[Tensor, Tensor]:
@@ -193,18 +177,6 @@ class Trainer:
             return nullcontext()
         quiet: AbstractContextManager[Any] = silent()
         return quiet
-
-    def _count(self, loss: Tensor, right: Tensor, pictures: int, norm: Tensor, ok: Tensor) -> None:
-        kept = ok.double()
-        row = torch.stack([loss.double().nan_to_num(), right.double(), norm.double().nan_to_num(0, 0, 0)])
-        self.sums[0] += row[0] * kept
-        self.sums[1] += row[1]
-        self.sums[2] += pictures
-        self.sums[3] += row[2] * kept
-        self.sums[4] += 1
-        self.sums[5] += 1 - kept
-        self.sums[6] = (self.sums[6] + 1) * (1 - kept)
-        self.sums[7] = torch.maximum(self.sums[7], self.sums[6])
 
     def _report(self) -> None:
         """Figures since the last report."""
@@ -304,18 +276,9 @@ class Trainer:
             if self.ema is not None:
                 self.ema.load(_below(tensors, "ema."))
             self.precision.load(tensors)
-        self.sums.copy_(_own_sums(plain["sums"], self.world))
+        self.sums.copy_(own_sums(plain["sums"], self.world))
         self.progress = Progress(**plain["progress"])
         return True
-
-
-def _own_sums(saved: list[list[float]], world: World) -> Tensor:
-    """What this process had counted; where the number of processes is another, the first one takes over for all."""
-    rows = torch.tensor(saved, dtype=torch.double)
-    if len(rows) == world.size:
-        return rows[world.rank]
-    counted = rows[:, :6].sum(0) * world.is_first
-    return torch.cat([counted, rows[0, 6:]])  # rows of skipped steps are the same for all
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
