@@ -47,9 +47,10 @@ def test_the_same_classes_keep_their_head(first, tmp_path):
     torch.testing.assert_close(state(tuned)["head.weight"], state(run.best)["head.weight"], rtol=0, atol=1e-9)
 
 
-def test_another_size(first, tmp_path):
+@pytest.mark.parametrize("given", [True, False])
+def test_another_size(first, tmp_path, given):
     pictures, run = first
-    tuned = tune(pictures, run.folder, tmp_path / "run", FINE | {"img_size": 16}).last
+    tuned = tune(pictures, run.best if given else run.folder, tmp_path / "run", FINE | {"img_size": 16}).last
     assert tuned.preprocessing.size == (16, 16)
     assert tuned.model.config.img_size == (16, 16)
 

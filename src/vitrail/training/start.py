@@ -56,7 +56,12 @@ def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> t
     options: dict[str, Any] = {} if recipe.img_size is None else {"img_size": recipe.img_size}
     torch.manual_seed(recipe.seed)
     classifier = start if isinstance(start, Classifier) else Classifier.load(start, **options)
-    model = copy.deepcopy(classifier.model) if classifier is start else classifier.model  # the caller's stays as it is
+    pixels, model = classifier.preprocessing, classifier.model
+    if classifier is start:
+        model = copy.deepcopy(model)  # the caller's stays as it is
+        if recipe.img_size is not None:
+            model.set_image_size((recipe.img_size, recipe.img_size))
+            pixels = dataclasses.replace(pixels, size=(recipe.img_size, recipe.img_size))
     config = model.config
     if known and isinstance(config, ViTConfig):
         fresh = create(config.replace(**known))
@@ -69,7 +74,7 @@ def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> t
         model.reset_head(len(classes))
     name = "the given model" if isinstance(start, Classifier) else str(start)
     words = "with its head" if same else f"with a fresh head for {len(classes)} classes"
-    return Classifier(model, _pixels(recipe, classifier.preprocessing), classes), f"{name}, {words}"
+    return Classifier(model, _pixels(recipe, pixels), classes), f"{name}, {words}"
 
 
 NOISE = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path")  # what holds no weights
