@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
-from vitrail.model import ViT, ViTConfig
-from vitrail.training.losses import both_heads, class_weights, distilled, make_loss
+from vitrail.training.losses import class_weights, distilled, make_loss
 from vitrail.training.recipe import Distillation, Loss
 
 CLASSES = 7
@@ -168,19 +167,6 @@ def test_soft_distillation_is_the_papers_formula(temperature: float) -> None:
     divergence = (p * np.log(p / q)).sum(1).mean()
     wanted = 0.7 * loss(first, mixed).item() + 0.3 * temperature**2 * divergence
     assert got.item() == pytest.approx(wanted, rel=1e-5)
-
-
-def test_a_distilled_model_learns_with_two_heads_and_others_with_one() -> None:
-    tiny: dict[str, Any] = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
-    pictures = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
-    two = ViT(ViTConfig(**tiny, num_classes=4, distilled=True, zero_head=False)).eval()
-    first, second = both_heads(two, pictures)
-    assert not torch.allclose(first, second)
-    torch.testing.assert_close((first + second) / 2, two(pictures))
-    one = ViT(ViTConfig(**tiny, num_classes=4)).eval()
-    first, second = both_heads(one, pictures)
-    assert first is second
 
 
 def test_a_teacher_of_other_classes_is_refused() -> None:

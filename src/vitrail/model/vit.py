@@ -103,15 +103,18 @@ class ViT(nn.Module):
         self.head = nn.Linear(width, config.num_classes) if config.num_classes else nn.Identity()
         self.head_dist = nn.Linear(width, config.num_classes) if config.distilled and config.num_classes else None
 
-    def forward(self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
+    def forward(
+        self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None, heads: bool = False
+    ) -> Tensor:
         """Logits, (batch, classes), of pictures, (batch, channels, height, width).
 
         mask: which patches are seen, (batch, rows, columns) or (batch, patches), true where seen; the others take
             part in nothing.
         keep: indices of the patches that alone go through the encoder, (batch, kept).
+        heads: both heads of a distilled model by themselves, (2, batch, classes).
         """
         tokens = self._encode(pictures, mask, keep, only_read=True)[0]
-        return self.forward_head(tokens, self._kept(mask, keep))
+        return torch.stack(self.forward_heads(tokens)) if heads else self.forward_head(tokens, self._kept(mask, keep))
 
     def forward_features(self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
         """All tokens after the last block and the norm: (batch, prefix + patches, width)."""

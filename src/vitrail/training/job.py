@@ -14,7 +14,7 @@ from PIL import Image
 from vitrail.classifier import Classifier
 from vitrail.data.notes import write_bad
 from vitrail.data.sheet import batch_sheet
-from vitrail.errors import PictureError, VitrailError
+from vitrail.errors import ConfigError, PictureError, VitrailError
 from vitrail.pictures import as_picture
 from vitrail.scoring.metrics import Tally
 from vitrail.scoring.scores import Scores
@@ -26,7 +26,7 @@ from vitrail.training.live import Live
 from vitrail.training.log import Log, read_log
 from vitrail.training.loop import Trainer
 from vitrail.training.losses import make_loss
-from vitrail.training.objective import Classification
+from vitrail.training.objective import Classification, Distillation, LossFunction
 from vitrail.training.optimisers import make_optimiser
 from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
@@ -87,7 +87,7 @@ class Job:
             plain=model,
             model=copied,
             optimiser=make_optimiser(groups, recipe.optimiser),
-            objective=Classification(loss, classes, multi_label=multi_label),
+            objective=self._make_objective(loss, multi_label),
             schedule=make_schedule(recipe.schedule, total, steps),
             make_loader=feeding.loader,
             total_steps=total,
@@ -101,6 +101,16 @@ class Job:
             ema=Ema(model, recipe.ema) if recipe.ema > 0 else None,
             accumulate=recipe.accumulate,
         )
+
+    def _make_objective(self, loss: LossFunction, multi_label: bool) -> Classification:
+        settings = self.recipe.distillation
+        if not settings.teacher:
+            return Classification(loss, len(self.feeding.train.classes), multi_label=multi_label)
+        if multi_label:
+            raise ConfigError(
+                "distillation: pictures with several labels cannot be learned from a teacher: leave it out"
+            )
+        return Distillation(loss, settings, Classifier.load(settings.teacher), self.classifier)
 
     def note(self, text: str) -> None:
         self.live.note(text)

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
-from vitrail.model.vit import ViT
 from vitrail.training.recipe import Distillation, Loss
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -109,11 +108,3 @@ def distilled(loss: LossFunction, distillation: Distillation, heads: Heads, targ
         ours, theirs = (F.log_softmax(logits.float() / t, dim=1) for logits in (second, teacher))
         learned = t * t * F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
     return (1 - distillation.weight) * loss(first, targets) + distillation.weight * learned
-
-
-def both_heads(model: nn.Module, pictures: Tensor) -> Heads:
-    """What learns from labels and what learns from the teacher: the two heads of a distilled model, or one twice."""
-    if isinstance(model, ViT) and model.config.distilled:
-        return model.forward_heads(model.forward_features(pictures))
-    logits = model(pictures)
-    return logits, logits

@@ -7,9 +7,14 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from vitrail.classifier import Classifier
 from vitrail.data.batch import Batch
+from vitrail.errors import ConfigError
 from vitrail.pictures import Preprocessing
+from vitrail.training import recipe
+from vitrail.training.losses import distilled
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -47,3 +52,50 @@ class Classification:
             return ((logits > 0) == (targets > 0.5)).all(1).sum()
         wanted = targets if targets.ndim == 1 else targets.argmax(1)
         return (logits.argmax(1) == wanted).sum()
+
+
+class Distillation(Classification):
+    """Labels, and beside them the answers of a teacher (DeiT): a model with two heads learns one from each."""
+
+    def __init__(
+        self,
+        loss: LossFunction,
+        settings: recipe.Distillation,
+        teacher: Classifier,
+        student: Classifier,
+    ) -> None:
+        super().__init__(loss, len(student.classes), multi_label=False)
+        self.settings, self.teacher, self.pixels = settings, teacher.model.eval(), student.preprocessing
+        self.teacher_pixels = teacher.preprocessing
+        self.two_heads = bool(getattr(student.model.config, "distilled", False))
+        missing = [name for name in student.classes if name not in teacher.classes]
+        if missing:
+            known = f"the teacher does not know {len(missing)} of {len(student.classes)} classes, first {missing[0]!r}"
+            raise ConfigError(f"distillation: {known}: take one that was trained for them")
+        self.columns = torch.tensor([teacher.classes.index(name) for name in student.classes])
+
+    def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = (model(inputs, heads=True) if self.two_heads else model(inputs).expand(2, -1, -1)).float()
+        loss = distilled(self.loss, self.settings, (first, second), targets, self._taught(inputs))
+        with torch.no_grad():
+            right = self._right((first + second) / 2, targets)
+        return loss, right
+
+    @torch.no_grad()
+    def _taught(self, inputs: Tensor) -> Tensor:
+        """The teacher's logits for the student's classes, of the same pictures in the teacher's own pixels."""
+        self.teacher.to(inputs.device)
+        ours, theirs = (_statistics(pixels, inputs) for pixels in (self.pixels, self.teacher_pixels))
+        seen = (inputs * ours[1] + ours[0] - theirs[0]) / theirs[1]
+        if seen.shape[2:] != self.teacher_pixels.size:
+            seen = functional.interpolate(
+                seen, self.teacher_pixels.size, mode="bicubic", antialias=True, align_corners=False
+            )
+        self.columns = self.columns.to(inputs.device)
+        logits: Tensor = self.teacher(seen)[:, self.columns].float()
+        return logits
+
+
+def _statistics(pixels: Preprocessing, like: Tensor) -> tuple[Tensor, Tensor]:
+    mean, std = (torch.tensor(numbers, device=like.device).view(-1, 1, 1) for numbers in (pixels.mean, pixels.std))
+    return mean, std
