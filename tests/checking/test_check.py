@@ -198,7 +198,14 @@ def test_an_interrupt_ends_it_at_once_in_one_line(tmp_path: Path) -> None:
     for k in range(1, 400):
         os.link(tmp_path / "a" / "0.png", tmp_path / "a" / f"{k}.png")
     command = [sys.executable, "-m", "vitrail", "check", str(tmp_path), "--out", str(tmp_path / "found")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None and not children.read_text().split():
         time.sleep(0.05)  # until its workers are at work

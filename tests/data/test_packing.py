@@ -351,7 +351,12 @@ def test_stopped_half_way_nothing_is_left(photos: Photos, tmp_path: Path) -> Non
     for number in range(200):
         (folder / "a" / f"{number:03}.jpg").write_bytes(content)
     arguments = [sys.executable, "-m", "vitrail", "pack", str(folder), str(tmp_path / "out" / "packed")]
-    running = subprocess.Popen([*arguments, "--resize", "1000", "--workers", "2"], stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [*arguments, "--resize", "1000", "--workers", "2"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     deadline = time.monotonic() + 30
     while not list(tmp_path.glob("out/.packed*/packed/*.tar")) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -42,8 +42,12 @@ def test_positions_rank_the_rows_as_they_lie_in_the_shards(shards: Path) -> None
     assert source.positions is not None
     stored = [name for path in sorted(shards.glob("*.tar")) for name in extracted(path) if name.endswith(".jpg")]
     assert [source.samples.names[int(row)] for row in np.argsort(source.positions)] == stored
-    mean = np.mean([len(extracted(path)[n]) for path in shards.glob("*.tar") for n in extracted(path) if "jpg" in n])
-    assert source.run == round(2**23 / mean)
+
+
+@pytest.mark.parametrize(("size", "run"), [(2**20, 8), (3 * 2**20, 3), (1000, 64), (2**24, 1)])
+def test_a_run_is_about_eight_megabytes_and_at_most_64_pictures(tmp_path: Path, size: int, run: int) -> None:
+    write_tar(tmp_path / "x.tar", {f"a/{number}.jpg": bytes(size) for number in range(3)})
+    assert from_shards(tmp_path / "x.tar").run == run
 
 
 def test_a_key_ends_at_the_first_dot_and_its_picture_is_the_plain_one(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from vitrail.cli import main
 from vitrail.data.augmentation.plan import Augmentation
 from vitrail.errors import ConfigError
 from vitrail.model.zoo import configure
+from vitrail.pictures import preprocessing
+from vitrail.training import recipe as recipe_words
 from vitrail.training.recipe import Data, Distillation, Group, Loss, Optimiser, Pixels, Recipe, Schedule, Stage
 from vitrail.training.recipe_files import NAMED, make_recipe, named_recipes, read_recipe, to_toml
 
@@ -163,3 +165,8 @@ def test_a_runs_recipe_gives_the_same_run(tmp_path):
     assert one.recipe == two.recipe
     assert_same_training(Path(one.folder), Path(two.folder))
     assert read_recipe(one.folder) == one.recipe
+
+
+def test_the_words_for_pixels_are_those_of_the_preprocessing() -> None:
+    assert recipe_words.Fit == preprocessing.Fit
+    assert recipe_words.Interpolation == preprocessing.Interpolation

@@ -7,7 +7,9 @@ from typing import Literal
 
 from vitrail.data.augmentation.plan import Augmentation
 from vitrail.errors import ConfigError
-from vitrail.pictures.preprocessing import Fit, Interpolation
+
+Fit = Literal["crop", "squash", "pad"]  # as `vitrail.pictures` has them, which would bring NumPy and Pillow along
+Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 
 Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
 
