@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import vitrail
-from vitrail.commands.printing import Json, choose_device, print_json
+from vitrail.commands.printing import Json, print_json
 from vitrail.commands.progress import shown_progress
 from vitrail.errors import VitrailError
 
@@ -72,6 +72,11 @@ def check(
     """
     if batch_size < 1 or (workers is not None and workers < 0):
         raise VitrailError("--batch-size must be at least 1, and --workers at least 0")
+    chosen = None
+    if model is not None:
+        from vitrail.model.devices import choose_device
+
+        chosen = str(choose_device(device))
     with _stages() as progress:
         report = vitrail.check(
             data,
@@ -79,7 +84,7 @@ def check(
             out=out,
             overwrite=overwrite,
             index=index,
-            device=None if model is None else choose_device(device),
+            device=chosen,
             batch_size=batch_size,
             workers=workers,
             seed=seed,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 import vitrail
-from vitrail.commands.printing import Json, choose_device, print_assumed, print_json
+from vitrail.commands.printing import Json, print_assumed, print_json
 from vitrail.errors import PictureError, VitrailError
 
 
@@ -49,6 +49,8 @@ def predict(
     if top < 1 or batch_size < 1:
         raise VitrailError("--top and --batch-size must be at least 1")
     import numpy as np
+
+    from vitrail.model.devices import choose_device
 
     paths = list(_pictures(sources))
     if not paths:

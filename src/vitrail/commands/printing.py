@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.errors import VitrailError
-
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 
 
@@ -18,19 +16,6 @@ def print_assumed(classifier: Any) -> None:
     if classifier.assumed:
         words = "; ".join(f"{key} = {value}" for key, value in classifier.assumed.items())
         print(f"assumed, since the file does not say: {words}", file=sys.stderr)
-
-
-def choose_device(name: str | None) -> str:
-    """The device that was asked for, or the fastest there is."""
-    import torch
-
-    if name is None:
-        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise VitrailError(f"the device {name!r} cannot be used here: {' '.join(str(error).split())[:120]}") from error
-    return name
 
 
 def print_json(content: dict[str, Any]) -> None:

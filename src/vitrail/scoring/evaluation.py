@@ -22,6 +22,7 @@ from vitrail.data.samples import SPLITS, Integers
 from vitrail.data.schedule import ALONE, Share
 from vitrail.data.source import Source, Subset
 from vitrail.errors import DataError, VitrailError
+from vitrail.model.devices import choose_device
 from vitrail.scoring.matching import UNKNOWN, is_imagenet, match_classes, unknown_classes
 from vitrail.scoring.metrics import Tally
 from vitrail.scoring.real_labels import RealLabels
@@ -138,11 +139,7 @@ def _classifier(
             raise VitrailError("img_size is for a model that is loaded here: load this one with img_size=…")
         return model if device is None else model.to(device)
     classifier = load(model, **({} if img_size is None else {"img_size": img_size}))
-    return classifier.to(_fastest() if device is None else device)
-
-
-def _fastest() -> str:
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    return classifier.to(choose_device(None) if device is None else device)
 
 
 class _Judged(NamedTuple):

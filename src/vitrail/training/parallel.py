@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitrail.data.schedule import Share
 from vitrail.errors import VitrailError
+from vitrail.model.devices import choose_device
 from vitrail.training.meeting import meet
 from vitrail.training.sharded import agree, gather_in
 
@@ -105,19 +106,6 @@ def _keeping_own(group: Any) -> Callable[[Any], list[Any]]:
         return [(result, error), *((None, other) for _, other in gather((None, error)))]
 
     return errors
-
-
-def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
-    """The device that was asked for, or the fastest there is."""
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name, local_rank) if name == "cuda" else torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise VitrailError(f"the device {name!r} cannot be used here: {reason}") from error
-    return device
 
 
 @contextmanager
