@@ -1,4 +1,4 @@
-"""Little folders of real JPEGs."""
+"""Little folders of real JPEGs, and little shards."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.data.shard_making import many
 
 Photos = Callable[..., Path]
 
@@ -36,3 +38,16 @@ def photos(tmp_path: Path) -> Photos:
         return root
 
     return make
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indices that cannot stand beside their shards go to a folder of this test's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """A folder of little tar shards."""
+    many(tmp_path / "shards")
+    return tmp_path / "shards"

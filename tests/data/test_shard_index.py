@@ -6,20 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.shard_making import many, scans, write_tar
+from tests.data.shard_making import scans, write_tar
 from vitrail.data.shard_index import Index
 from vitrail.data.shards import from_shards, make_index
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    many(tmp_path / "shards")
-    return tmp_path / "shards"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_the_index_is_made_once_and_again_when_a_shard_changes(shards: Path, monkeypatch) -> None:

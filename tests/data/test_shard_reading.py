@@ -15,16 +15,7 @@ from vitrail.data.shard_files import LocalFiles
 from vitrail.data.shards import from_shards
 from vitrail.errors import DataError
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    many(tmp_path / "shards")
-    return tmp_path / "shards"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class Preads:

@@ -9,21 +9,12 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.data.shard_making import labels, many, read_in_child, scans, write_tar
+from tests.data.shard_making import labels, read_in_child, scans, write_tar
 from vitrail.data import shard_files
 from vitrail.data.shards import from_shards, make_index
 from vitrail.errors import DataError
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    many(tmp_path / "shards")
-    return tmp_path / "shards"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class Served(BaseHTTPRequestHandler):

@@ -7,21 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.shard_making import extracted, labels, many, splits, write_tar
+from tests.data.shard_making import extracted, labels, splits, write_tar
 from vitrail.data.shard_files import expand_braces
 from vitrail.data.shards import from_shards
 from vitrail.errors import DataError
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    many(tmp_path / "shards")
-    return tmp_path / "shards"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_names_labels_and_bytes_are_what_tarfile_extracts(shards: Path) -> None:
