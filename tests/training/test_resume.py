@@ -144,6 +144,16 @@ def test_a_run_goes_on_from_any_folder_but_only_with_its_own_data(pictures, tmp_
     assert "has changed since here/run began" in capsys.readouterr().err
 
 
+def test_a_teacher_is_found_from_any_folder(pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(pictures, Path("teacher"), TINY)
+    run = train(pictures, Path("run"), TINY | {"distillation.teacher": "teacher"})
+    run.write_facts({**run.facts, "complete": False})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resume("../run", device="cpu").is_complete
+
+
 def test_a_table_whose_labels_changed_is_other_data(pictures, tmp_path):
     from vitrail.errors import VitrailError
 

@@ -133,3 +133,22 @@ def test_unreadable_pictures_are_passed_over_and_named(pictures, tmp_path, capsy
         assert "002.png" in listed
         assert main([*given, f"--out={tmp_path / engine}-strict", "--data.strict"]) == 1
         assert ".png" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_teacher_that_does_not_fit(refused, pictures, tmp_path):
+    """It is looked at before the folder of the run is made, not at the first step."""
+    assert "there is no" in refused(pictures, settings=TINY | {"distillation.teacher": tmp_path / "nowhere"})
+    run, other = tmp_path / "teacher", make_pictures(tmp_path / "other")
+    for number in (0, 1):
+        (other / f"kind {number}").rename(other / f"kind {number + 7}")
+    given = ["train", str(other), "--recipe=small", f"--out={run}", "--device=cpu", *flags(TINY)]
+    assert main(given) == 0
+    line = refused(pictures, settings=TINY | {"distillation.teacher": run})
+    assert "the teacher does not know 2 of 2 classes, first 'kind 0'" in line
+
+
+def test_a_teacher_of_pictures_with_several_labels(refused, pictures, tmp_path):
+    table = tmp_path / "table.csv"
+    lines = [f"{path},{path.parent.name}|any" for path in sorted(pictures.rglob("*.png"))]
+    table.write_text("path,label\n" + "\n".join(lines) + "\n")
+    assert "several labels" in refused(table, "--separator=|", settings=TINY | {"distillation.teacher": tmp_path})

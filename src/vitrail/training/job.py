@@ -14,7 +14,7 @@ from PIL import Image
 from vitrail.classifier import Classifier
 from vitrail.data.notes import write_bad
 from vitrail.data.sheet import batch_sheet
-from vitrail.errors import ConfigError, PictureError, VitrailError
+from vitrail.errors import PictureError, VitrailError
 from vitrail.pictures import as_picture
 from vitrail.scoring.metrics import Tally
 from vitrail.scoring.scores import Scores
@@ -25,8 +25,7 @@ from vitrail.training.groups import parameter_groups
 from vitrail.training.live import Live
 from vitrail.training.log import Log, read_log
 from vitrail.training.loop import Trainer
-from vitrail.training.losses import make_loss
-from vitrail.training.objective import Classification, Distillation, LossFunction
+from vitrail.training.objective import Objective
 from vitrail.training.optimisers import make_optimiser
 from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
@@ -51,6 +50,7 @@ class Job:
         recipe: Recipe,
         classifier: Classifier,
         feeding: Feeding,
+        objective: Objective,
         world: World,
         stop: StopRequest,
         trackers: Sequence[str],
@@ -60,7 +60,7 @@ class Job:
         resumed: bool,
     ) -> None:
         self.run, self.recipe, self.classifier, self.feeding, self.world = run, recipe, classifier, feeding, world
-        self.trainer = self._make_trainer(stop, shard)
+        self.trainer = self._make_trainer(objective, stop, shard)
         if resumed:
             self.trainer.resume()
         at = self.trainer.progress.step if resumed else None
@@ -71,12 +71,10 @@ class Job:
         names = trackers if world.is_first else ()
         self.trackers = make_trackers(names, run.folder, run.folder.name, resume_at=at)
 
-    def _make_trainer(self, stop: StopRequest, sharded: bool) -> Trainer:
+    def _make_trainer(self, objective: Objective, stop: StopRequest, sharded: bool) -> Trainer:
         recipe, feeding, world = self.recipe, self.feeding, self.world
         model = self.classifier.model.train()
-        classes, multi_label = len(feeding.train.classes), feeding.train.source.samples.multi_label
         total, steps = feeding.total_steps, feeding.schedule.steps_per_epoch
-        loss = make_loss(recipe.loss, classes, feeding.train.counts(), multi_label)
         folder = self.run.folder / "checkpoints"
         if sharded:
             shard(model, world, compiled=recipe.compile)
@@ -87,7 +85,7 @@ class Job:
             plain=model,
             model=copied,
             optimiser=make_optimiser(groups, recipe.optimiser),
-            objective=self._make_objective(loss, multi_label),
+            objective=objective,
             schedule=make_schedule(recipe.schedule, total, steps),
             make_loader=feeding.loader,
             total_steps=total,
@@ -101,16 +99,6 @@ class Job:
             ema=Ema(model, recipe.ema) if recipe.ema > 0 else None,
             accumulate=recipe.accumulate,
         )
-
-    def _make_objective(self, loss: LossFunction, multi_label: bool) -> Classification:
-        settings = self.recipe.distillation
-        if not settings.teacher:
-            return Classification(loss, len(self.feeding.train.classes), multi_label=multi_label)
-        if multi_label:
-            raise ConfigError(
-                "distillation: pictures with several labels cannot be learned from a teacher: leave it out"
-            )
-        return Distillation(loss, settings, Classifier.load(settings.teacher), self.classifier)
 
     def note(self, text: str) -> None:
         self.live.note(text)

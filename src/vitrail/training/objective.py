@@ -11,10 +11,11 @@ from torch.nn import functional
 
 from vitrail.classifier import Classifier
 from vitrail.data.batch import Batch
+from vitrail.data.source import Subset
 from vitrail.errors import ConfigError
 from vitrail.pictures import Preprocessing
 from vitrail.training import recipe
-from vitrail.training.losses import distilled
+from vitrail.training.losses import distilled, make_loss
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -72,6 +73,9 @@ class Distillation(Classification):
         if missing:
             known = f"the teacher does not know {len(missing)} of {len(student.classes)} classes, first {missing[0]!r}"
             raise ConfigError(f"distillation: {known}: take one that was trained for them")
+        channels, ours = teacher.model.config.in_chans, student.model.config.in_chans
+        if channels != ours:
+            raise ConfigError(f"distillation: the teacher reads {channels} channels, the model {ours}: take another")
         self.columns = torch.tensor([teacher.classes.index(name) for name in student.classes])
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,6 +98,17 @@ class Distillation(Classification):
         self.columns = self.columns.to(inputs.device)
         logits: Tensor = self.teacher(seen)[:, self.columns].float()
         return logits
+
+
+def make_objective(settings: recipe.Recipe, train: Subset, student: Classifier) -> Classification:
+    """What this recipe minimises on these pictures; a teacher is loaded, and refused if it does not fit."""
+    multi_label = train.source.samples.multi_label
+    loss = make_loss(settings.loss, len(train.classes), train.counts(), multi_label)
+    if not settings.distillation.teacher:
+        return Classification(loss, len(train.classes), multi_label=multi_label)
+    if multi_label:
+        raise ConfigError("distillation: pictures with several labels cannot be learned from a teacher: leave it out")
+    return Distillation(loss, settings.distillation, Classifier.load(settings.distillation.teacher), student)
 
 
 def _statistics(pixels: Preprocessing, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from vitrail.training.choice import choose_recipe
 from vitrail.training.feeding import Feeding, check_labels
 from vitrail.training.groups import parameter_groups
 from vitrail.training.job import Job
-from vitrail.training.losses import make_loss
+from vitrail.training.objective import Objective, make_objective
 from vitrail.training.parallel import Launch, World, joined_world
 from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
@@ -72,6 +72,8 @@ def train(
             start = world.first(lambda: default_weights(chosen))
             chosen, why = choose_recipe(None, source, start)
         chosen = _changed(chosen, {**(changes or {}), **settings})
+        if chosen.distillation.teacher:
+            chosen = _changed(chosen, {"distillation.teacher": _absolute(chosen.distillation.teacher)})
         named = None if isinstance(address, Source) else _absolute(address)
         facts = _facts(named, source, start, data_options, why, world)
         facts |= {"shard": shard, "launch": launch.name}
@@ -126,6 +128,7 @@ class _Plan:
     classifier: Classifier
     origin: str
     feeding: Feeding
+    objective: Objective
 
 
 def _plan(recipe: Recipe, source: Source, start: str | Classifier | None, world: World) -> _Plan:
@@ -139,10 +142,10 @@ def _plan(recipe: Recipe, source: Source, start: str | Classifier | None, world:
     feeding = Feeding(recipe, splits, classifier.to(world.device).preprocessing, world)
     feeding.check()
     make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
-    make_loss(recipe.loss, len(source.classes), feeding.train.counts(), source.samples.multi_label)
+    objective = make_objective(recipe, feeding.train, classifier)
     parameter_groups(classifier.model, recipe.optimiser)
     Precision(recipe.precision, world.device)
-    return _Plan(recipe, classifier, origin, feeding)
+    return _Plan(recipe, classifier, origin, feeding, objective)
 
 
 def _train(
@@ -151,7 +154,7 @@ def _train(
     feeding = plan.feeding
     options = {"shard": shard, "quiet": quiet, "resumed": resumed}
     with listening() as stop:
-        job = Job(run, plan.recipe, plan.classifier, feeding, world, stop, trackers, **options)
+        job = Job(run, plan.recipe, plan.classifier, feeding, plan.objective, world, stop, trackers, **options)
         with closing(job):
             job.note(
                 f"{plan.origin}; {len(feeding.train):,} pictures to train, {len(feeding.splits.val):,} to validate"
