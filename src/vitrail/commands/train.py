@@ -18,6 +18,9 @@ from vitrail.errors import VitrailError
 from vitrail.training.recipe import Recipe
 
 
+_SHORT = ("subset",)  # settings of a table that are flags by themselves too
+
+
 def _flags(kind: Any) -> Any:
     """The settings of a recipe as flags, each of which may be left out: `--epochs`, `--optimiser.lr`."""
     hints, made = typing.get_type_hints(kind), []
@@ -30,6 +33,10 @@ def _flags(kind: Any) -> Any:
             made.append((item.name, dict[str, str] | None, dataclasses.field(default=None)))
         elif typing.get_origin(hint) is not tuple or typing.get_args(hint)[-1] is not Ellipsis:  # lists of tables: TOML
             value = Annotated[int | None, Parameter(converter=_whole)] if hint in (int, int | None) else hint | None
+            if item.name in _SHORT:
+                value = Annotated[
+                    value, Parameter(name=(item.name, f"--{item.name}"))
+                ]  # below its table, and above all
             made.append((item.name, value, dataclasses.field(default=None)))
     flags = dataclasses.make_dataclass(f"{kind.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # else cyclopts takes it for a built-in type and does not look inside
@@ -72,6 +79,7 @@ def train(
     *,
     recipe: str | None = None,
     start: Annotated[str | None, Parameter(name="--from")] = None,
+    grow_from: str | None = None,
     out: Path | None = None,
     resume: Path | None = None,
     device: str | None = None,
@@ -92,6 +100,8 @@ def train(
 
     Example: vitrail train photos/ --from my-model/ --epochs 5 --optimiser.lr 1e-4
 
+    Example: vitrail train photos/ --recipe small --architecture.depth 8 --grow-from runs/photos-1
+
     Example: vitrail train --resume runs/photos-1
 
     Parameters
@@ -102,6 +112,8 @@ def train(
         a named recipe or a TOML file; flags below change it. By default one that suits the data
     start
         the model to fine-tune: a run, a model folder, a checkpoint of any known family, hf:owner/name
+    grow_from
+        a trained model with fewer blocks than the recipe's and otherwise like it: the new one begins as its equal
     out
         the folder of the run; by default runs/<data>-<number>
     resume
@@ -139,7 +151,8 @@ def train(
         "group_by": group_by,
     }
     if resume is not None:
-        asked = {"DATA": data, "--recipe": recipe, "--from": start, "--out": out, "--shard": shard or None}
+        asked = {"DATA": data, "--recipe": recipe, "--from": start, "--grow-from": grow_from, "--out": out}
+        asked |= {"--shard": shard or None}
         asked |= {f"--{name}": value for name, value in (options | changes).items()}
         if given := [name.replace("_", "-") for name, value in asked.items() if value is not None]:
             raise VitrailError(f"--resume goes on with a run as it began: leave out {given[0]}")
@@ -153,6 +166,7 @@ def train(
                 data,
                 recipe=recipe,
                 start=start,
+                grow_from=grow_from,
                 out=out,
                 device=device,
                 shard=shard,

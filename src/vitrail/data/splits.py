@@ -29,15 +29,19 @@ class Splits:
     notes: tuple[str, ...] = ()
 
 
-def make_splits(source: Source, *, fraction: float = 0.1, seed: int = 0) -> Splits:
+def make_splits(source: Source, *, fraction: float = 0.1, seed: int = 0, subset: float = 1.0) -> Splits:
     """What the source says, if it says a validation part; else `fraction` of training is set aside for it.
 
     The part is a function of the seed, the names and the labels alone: not of the order of files, nor of the machine,
     nor of where the folder lies. Each class gives its share to within one picture, and keeps one for training; groups
     stay whole. Pictures that a source with splits puts into none are for training.
+
+    `subset` is the part of what is left for training that is used: see `subset_rows`. Validation does not depend on it.
     """
     if not (isinstance(fraction, int | float) and 0 <= fraction < 1):
         raise DataError(f"the fraction for validation is {fraction}: give a number from 0 up to, but not, 1")
+    if not (isinstance(subset, int | float) and 0 < subset <= 1):
+        raise DataError(f"the part of the training pictures is {subset}: give a number above 0, at most 1")
     said = source.samples.splits
     val, test = (np.flatnonzero(said == SPLITS.index(name)) for name in ("val", "test"))
     train = np.flatnonzero((said == SPLITS.index("train")) | (said == UNSAID))
@@ -50,6 +54,9 @@ def make_splits(source: Source, *, fraction: float = 0.1, seed: int = 0) -> Spli
         chosen = validation_rows(source.samples, train, fraction, seed)
         train, val = np.setdiff1d(train, chosen, assume_unique=True), chosen
         notes += missing_classes(source.samples, train, val, "val")
+    if subset < 1:
+        every, train = len(train), subset_rows(source.samples, train, subset, seed)
+        notes.append(f"{len(train):,} of the {every:,} training pictures are used: {100 * subset:g}% of each class")
     return Splits(
         Subset(source, "train", train),
         Subset(source, "val", val),
@@ -77,6 +84,28 @@ def validation_rows(samples: Samples, rows: Integers, fraction: float, seed: int
     return rows[chosen]
 
 
+def subset_rows(samples: Samples, rows: Integers, part: float, seed: int) -> Integers:
+    """This part of the rows, in their order: of each class to within one picture, and at least one.
+
+    Like the validation part it is a function of seed, names and labels. The smaller part lies inside the larger one.
+    """
+    share, ranks = Fraction(str(part)), ranked(samples, rows, seed)
+    stratum, place, sizes = _places(samples, rows, ranks)
+    if samples.multi_label:
+        # most sets of labels are rare: where each begins to give is spread evenly, or half of them would give nothing
+        first = np.empty(len(sizes), np.int64)
+        first[stratum[place == 0]] = ranks[place == 0]
+        begins = [Fraction(rank, len(rows)) for rank in first.tolist()]
+    else:
+        begins = [Fraction(1, 2)] * len(sizes)
+    least = 0 if samples.multi_label else 1
+    quotas = [max(least, math.ceil(share * n - begin)) for n, begin in zip(sizes.tolist(), begins, strict=True)]
+    chosen = rows[place < np.array(quotas, np.int64)[stratum]]
+    if not len(chosen):
+        raise DataError(f"{part} of {counted(len(rows), 'training picture')} is none: give a larger part")
+    return chosen
+
+
 def ranked(samples: Samples, rows: Integers, seed: int) -> Integers:
     """The rank of each row in the order of the hashes of its name: as good as random, and the same everywhere."""
     salt = blake2b(b"%d/" % seed, digest_size=8)
@@ -95,17 +124,23 @@ def _hashes(salt: blake2b, names: Iterable[bytes]) -> Iterable[int]:
 
 def _choose_pictures(samples: Samples, rows: Integers, share: Fraction, ranks: Integers) -> NDArray[np.bool_]:
     """True for the pictures that are set aside: of each stratum the first ones by rank."""
-    strata = _label_sets(samples, rows) if samples.multi_label else samples.labels[rows].astype(np.int64)
-    _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    stratum, place, sizes = _places(samples, rows, ranks)
     quotas = _quotas(sizes, share, keep_one=not samples.multi_label)
-    order = np.lexsort((ranks, stratum))
-    before = np.cumsum(sizes) - sizes
-    place = np.empty(len(rows), np.int64)  # of a picture in its stratum
-    place[order] = np.arange(len(rows)) - np.repeat(before, sizes)
     chosen: NDArray[np.bool_] = place < quotas[stratum]
     if samples.multi_label:
         _give_back(samples, rows, chosen, ranks)
     return chosen
+
+
+def _places(samples: Samples, rows: Integers, ranks: Integers) -> tuple[Integers, Integers, Integers]:
+    """The stratum of each picture (its class, or its set of labels), its place there by rank, and the strata's sizes."""
+    strata = _label_sets(samples, rows) if samples.multi_label else samples.labels[rows].astype(np.int64)
+    _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    order = np.lexsort((ranks, stratum))
+    before = np.cumsum(sizes) - sizes
+    place = np.empty(len(rows), np.int64)
+    place[order] = np.arange(len(rows)) - np.repeat(before, sizes)
+    return stratum, place, sizes
 
 
 def _quotas(sizes: Integers, share: Fraction, keep_one: bool) -> Integers:

@@ -20,6 +20,7 @@ class Data:
 
     val_fraction: float = 0.1  # made by name where the source has no validation part
     split_seed: int = 0
+    subset: float = 1.0  # the part of the training pictures that is used, of each class; validation stays the same
     engine: Literal["auto", "workers", "resident"] = "auto"  # resident: all pixels on the device
     workers: int | None = None  # processes that decode; None: one for each core
     balanced: bool = False  # classes are drawn equally often
@@ -113,6 +114,7 @@ class Recipe:
     seed: int = 0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 where the GPU has it
     compile: bool = False
+    record: bool = False  # on one GPU: the whole step is recorded and replayed, which makes small models faster
     deterministic: bool = False  # bit-equal on CUDA too, at some cost
     ema: float = 0.0  # decay of the average of the weights that is evaluated and saved beside them; 0: none
     eval_epochs: float = 1.0
@@ -145,6 +147,7 @@ def _check(recipe: Recipe) -> None:
         (recipe.patience < 0, "patience must not be negative"),
         (recipe.keep_checkpoints < 1, "keep_checkpoints must be at least 1"),
         (not 0 <= recipe.data.val_fraction < 1, "data.val_fraction must be from 0 to below 1"),
+        (not 0 < recipe.data.subset <= 1, "data.subset must be above 0 and at most 1"),
         (recipe.optimiser.lr <= 0 or recipe.optimiser.muon_lr <= 0, "optimiser: learning rates must be above 0"),
         (recipe.optimiser.weight_decay < 0, "optimiser.weight_decay must not be negative"),
         (not 0 < recipe.optimiser.layer_decay <= 1, "optimiser.layer_decay must be above 0 and at most 1"),

@@ -23,6 +23,7 @@ from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
 from vitrail.errors import VitrailError
+from vitrail.training.checkpoints import find_latest
 from vitrail.training.choice import choose_recipe
 from vitrail.training.feeding import Feeding, check_labels
 from vitrail.training.groups import parameter_groups
@@ -34,7 +35,7 @@ from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import make_recipe, to_toml
 from vitrail.training.run import Run
 from vitrail.training.schedules import make_schedule
-from vitrail.training.start import default_weights, start_model
+from vitrail.training.start import Start, default_weights, empty_model, shape_of, start_model
 from vitrail.training.stopping import listening
 
 GIVEN = "given in Python"  # a model that no address leads to
@@ -45,6 +46,7 @@ def train(
     *,
     recipe: str | os.PathLike[str] | Recipe | None = None,
     start: str | Classifier | None = None,
+    grow_from: str | Classifier | None = None,
     out: str | os.PathLike[str] | None = None,
     device: str | None = None,
     shard: bool = False,
@@ -57,27 +59,29 @@ def train(
     """Trains, and gives the run: `vitrail.train("photos/", start="my-model/", epochs=5).best.predict("new.jpg")`.
 
     `data` is anything a source can be made from; none is the handwritten digits. `recipe` is a name or a file; none
-    chooses one. `start` is the model to fine-tune. Keyword arguments and `changes` (`{"optimiser.lr": 1e-4}`) change
-    the recipe; `data_options` go to `open_source`. `shard` gives each process a part of the model, not a copy. Where
-    torchrun starts processes again because one was lost, they go on with the run they had begun.
+    chooses one. `start` is the model to fine-tune; `grow_from` a shallower one than the recipe's, whose blocks the new
+    model begins with. Keyword arguments and `changes` (`{"optimiser.lr": 1e-4}`) change the recipe; `data_options` go to
+    `open_source`. `shard` gives each process a part of the model, not a copy. Where torchrun starts processes again
+    because one was lost, they go on with the run they had begun.
     """
     address = "digits" if data is None else data
+    begin = Start(start, grow_from)
     with joined_world(device) as world:
         source = address if isinstance(address, Source) else _open(address, data_options or {}, world)
         launch, name = Launch.of(world), _name(source)
         if (begun := world.first(lambda: Run.begun_by(launch, out, name))) is not None:
-            return _go_on(begun, source, start, world, trackers, quiet=quiet)
+            return _go_on(begun, source, begin, world, trackers, quiet=quiet)
         chosen, why = choose_recipe(recipe, source, start, digits=data is None)
-        if start is None and recipe is None and why == "scratch":
-            start = world.first(lambda: default_weights(chosen))
-            chosen, why = choose_recipe(None, source, start)
+        if begin == Start() and recipe is None and why == "scratch":
+            begin = Start(world.first(lambda: default_weights(chosen)))
+            chosen, why = choose_recipe(None, source, begin.model)
         chosen = _changed(chosen, {**(changes or {}), **settings})
         if chosen.distillation.teacher:
             chosen = _changed(chosen, {"distillation.teacher": _absolute(chosen.distillation.teacher)})
         named = None if isinstance(address, Source) else _absolute(address)
-        facts = _facts(named, source, start, data_options, why, world)
-        facts |= {"shard": shard, "launch": launch.name}
-        plan = _plan(chosen, source, start, world)  # what cannot be trained leaves no folder behind
+        facts = _facts(named, source, begin, data_options, why, world)
+        plan = _plan(chosen, source, begin, world)  # what cannot be trained leaves no folder behind
+        facts |= {"shard": shard, "launch": launch.name, "model": shape_of(plan.classifier)}
         run = world.first(lambda: Run.begin(out, name, chosen, facts))
         return _train(run, plan, world, trackers, shard=shard, quiet=quiet)
 
@@ -93,12 +97,12 @@ def resume(
     facts = run.facts
     if run.is_complete:
         return run
-    if facts["data"] is None or facts["start"] == GIVEN:
-        what = "data" if facts["data"] is None else "a model"
-        raise VitrailError(f"{run.folder} was trained on {what} given in Python: begin it again there")
+    if facts["data"] is None:
+        raise VitrailError(f"{run.folder} was trained on data given in Python: begin it again there")
     with joined_world(device) as world:
         source = _open(facts["data"], facts["data_options"], world)
-        return _go_on(run, source, facts["start"], world, trackers, quiet=quiet)
+        begin = Start(facts["start"], facts["grow_from"])
+        return _go_on(run, source, begin, world, trackers, quiet=quiet)
 
 
 def _open(address: str | os.PathLike[str], options: Mapping[str, Any], world: World) -> Source:
@@ -106,7 +110,7 @@ def _open(address: str | os.PathLike[str], options: Mapping[str, Any], world: Wo
 
 
 def _go_on(
-    run: Run, source: Source, start: str | Classifier | None, world: World, trackers: Sequence[str], *, quiet: bool
+    run: Run, source: Source, start: Start, world: World, trackers: Sequence[str], *, quiet: bool
 ) -> Run:
     facts = run.facts
     if run.is_complete:
@@ -116,7 +120,12 @@ def _go_on(
             f"{source.name} has changed since {run.folder} began: a run goes on only with its own data; "
             f"train anew with --recipe {run.folder}"
         )
-    plan = _plan(run.recipe, source, start, world)
+    if world.first(lambda: find_latest(run.folder / "checkpoints") is not None):
+        plan = _plan(run.recipe, source, facts["model"], world)
+    elif GIVEN in (start.model, start.grow):
+        raise VitrailError(f"{run.folder} began with a model given in Python and has no checkpoint: begin it again there")
+    else:
+        plan = _plan(run.recipe, source, start, world)
     return _train(run, plan, world, trackers, shard=facts["shard"], quiet=quiet, resumed=True)
 
 
@@ -131,14 +140,18 @@ class _Plan:
     objective: Objective
 
 
-def _plan(recipe: Recipe, source: Source, start: str | Classifier | None, world: World) -> _Plan:
-    """Everything that can be refused is refused here."""
+def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], world: World) -> _Plan:
+    """Everything that can be refused is refused here. With a shape for a start, weights come from a checkpoint."""
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    splits = make_splits(source, fraction=recipe.data.val_fraction, seed=recipe.data.split_seed)
+    data = recipe.data
+    splits = make_splits(source, fraction=data.val_fraction, seed=data.split_seed, subset=data.subset)
     check_labels(splits)
-    classifier, origin = start_model(recipe, source.classes, start)
+    if isinstance(start, Start):
+        classifier, origin = start_model(recipe, source.classes, start)
+    else:
+        classifier, origin = empty_model(start, source.classes), "its last checkpoint"
     feeding = Feeding(recipe, splits, classifier.to(world.device).preprocessing, world)
     feeding.check()
     make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
@@ -188,11 +201,16 @@ def _name(source: Source) -> str:
     return words or "run"
 
 
-def _facts(address: str | None, source: Source, start: Any, options: Any, why: str, world: World) -> dict[str, Any]:
+def _place(model: str | Classifier | None) -> str | None:
+    return GIVEN if isinstance(model, Classifier) else None if model is None else _absolute(model)
+
+
+def _facts(address: str | None, source: Source, start: Start, options: Any, why: str, world: World) -> dict[str, Any]:
     return {
         "data": address,
         "data_options": dict(options or {}),
-        "start": GIVEN if isinstance(start, Classifier) else None if start is None else _absolute(start),
+        "start": _place(start.model),
+        "grow_from": _place(start.grow),
         "recipe": why,
         "classes": list(source.classes),
         "samples": _mark(source),
