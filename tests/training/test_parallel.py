@@ -47,10 +47,18 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same training by two processes, each with a copy of the model, and each with a part of it."""
+    folder = tmp_path_factory.mktemp("together")
+    for kind, sharded in SHARDED.items():
+        run_ranks(2, folder, begin, folder / kind, None, SMALL | {"shard": sharded})
+    return {kind: folder / kind for kind in SHARDED}
+
+
 @pytest.mark.parametrize("kind", ["copies", "shards"])
-def test_two_processes_learn_as_one_does(alone: Path, tmp_path: Path, kind: str) -> None:
-    run = tmp_path / kind
-    run_ranks(2, tmp_path, begin, run, None, SMALL | {"shard": SHARDED[kind]})
+def test_two_processes_learn_as_one_does(alone: Path, together: dict[str, Path], kind: str) -> None:
+    run = together[kind]
     [expected], both = notes_of(alone, 1), notes_of(run, 2)
     for notes in both:
         assert notes["gradients"].keys() == expected["gradients"].keys()
@@ -69,6 +77,18 @@ def test_two_processes_learn_as_one_does(alone: Path, tmp_path: Path, kind: str)
     assert both[1]["written"] == (["state-00002-of-00002.safetensors"] if kind == "shards" else [])
     assert Run.open(run).facts["processes"] == 2
     assert Run.open(run).is_complete
+
+
+def test_shards_learn_as_copies_do(together: dict[str, Path]) -> None:
+    for copy, shard in zip(*(notes_of(together[kind], 2) for kind in ("copies", "shards")), strict=True):
+        assert copy["gradients"].keys() == shard["gradients"].keys()
+        for name, gradient in copy["gradients"].items():
+            torch.testing.assert_close(shard["gradients"][name], gradient, rtol=1e-6, atol=1e-6)
+        assert copy["samples"] == shard["samples"]
+    losses = [rows(together[kind], "train", "loss") for kind in ("copies", "shards")]
+    assert len(losses[0]) == 20
+    torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=1e-5)
+    assert_same_course(together["copies"], together["shards"], 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["copies", "shards"])
