@@ -66,6 +66,20 @@ class Batch:
     def pin_memory(self) -> Batch:
         return self._each(lambda tensor: tensor.pin_memory())
 
+    def clone(self) -> Batch:
+        return self._each(torch.clone)
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, in one order for all batches of a loader."""
+        found: list[Tensor] = []
+
+        def take(tensor: Tensor) -> Tensor:
+            found.append(tensor)
+            return tensor
+
+        self._each(take)
+        return found
+
     def inputs(self, preprocessing: Preprocessing) -> Tensor:
         """What the model takes: float32 of (n, channels, height, width)."""
         values = torch.empty(self.pixels.shape, device=self.pixels.device).copy_(self.pixels)

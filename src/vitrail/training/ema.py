@@ -29,12 +29,16 @@ class Ema:
         """Young averages forget faster, so that the first weights do not linger."""
         return min(self.decay, (1 + step) / (10 + step))
 
+    def weight_at(self, step: int) -> float:
+        """The part that the weights after step number `step` have in the average."""
+        return 1 - self.decay_at(step)
+
     @torch.no_grad()
-    def update(self, model: nn.Module, ok: Tensor, step: int) -> None:
-        """After step number `step`: a part 1 - decay of the new weights. Nothing changes where `ok` is false."""
+    def update(self, model: nn.Module, ok: Tensor, weight: float | Tensor) -> None:
+        """After a step: takes this part of the new weights. Nothing changes where `ok` is false."""
         means, tensors = self._pairs(model, self._averaged)
         moves = torch._foreach_sub(tensors, means)
-        torch._foreach_mul_(moves, torch.where(ok, 1 - self.decay_at(step), 0.0))
+        torch._foreach_mul_(moves, torch.where(ok, weight, 0.0))
         torch._foreach_add_(means, moves)
         for shadow, tensor in zip(*self._pairs(model, self._copied), strict=True):
             shadow.copy_(torch.where(ok, tensor, shadow))

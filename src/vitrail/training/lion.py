@@ -14,6 +14,7 @@ class Lion(torch.optim.Optimizer):
     """w ← w - lr (sign(β1 m + (1 - β1) g) + λ w), then m ← β2 m + (1 - β2) g."""
 
     found_inf: Tensor | None = None
+    factor: float | Tensor = 1.0  # of all learning rates in this step
     grad_scale: Tensor | None = None
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> None:
@@ -37,7 +38,7 @@ class Lion(torch.optim.Optimizer):
         torch._foreach_sign_(moves)
         torch._foreach_mul_(moves, [-rate for rate in rates])
         torch._foreach_add_(moves, torch._foreach_mul(weights, decays))
-        torch._foreach_mul_(moves, unless_bad(1.0, 0.0, self.found_inf))
+        torch._foreach_mul_(moves, unless_bad(self.factor, 0.0, self.found_inf))
         torch._foreach_add_(weights, moves)
         torch._foreach_mul_(momenta, unless_bad(self.betas[1], 1.0, self.found_inf))
         torch._foreach_add_(momenta, gradients, alpha=1 - self.betas[1])

@@ -22,8 +22,9 @@ from vitrail.training.objective import Objective
 from vitrail.training.optimisers import load_named_state, named_state, step
 from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
-from vitrail.training.progress import Progress, count, own_sums
+from vitrail.training.progress import Progress, Stopwatch, count, own_sums
 from vitrail.training.recipe import Recipe
+from vitrail.training.recording import REHEARSALS, RecordedSteps, why_not
 from vitrail.training.spreading import is_sharded
 from vitrail.training.stopping import StoppedError, StopRequest
 
@@ -60,6 +61,10 @@ class Trainer:
     def __post_init__(self) -> None:
         device = self.world.device
         self.sums = torch.zeros(8, dtype=torch.double, device=device)  # see `count`
+        self.factor = torch.zeros((), device=device)  # of the learning rates, in this step
+        self.ema_weight = torch.zeros((), device=device)
+        self.recorded = RecordedSteps(self._update) if why_not(self.recipe, self.world) is None else None
+        self.watch = Stopwatch(device, first=REHEARSALS + 1)
         self.fresh_bad: dict[str, str] = {}  # pictures that the other processes do not know of yet
         self.log_steps = max(1, min(20, self.steps_per_epoch // 10))
         self.eval_steps = max(1, round(self.recipe.eval_epochs * self.steps_per_epoch))
@@ -73,10 +78,12 @@ class Trainer:
         while self.progress.step < self.total_steps and not self._is_enough():
             loader, preprocessing, until = self.make_loader(self.progress.step)
             shift = self.progress.skipped_data
+            self.watch.go()
             for batch in loader.batches(self.progress.step + shift, until + shift):
                 self._one(batch, preprocessing)
                 if self.progress.skipped_data != shift or self._is_enough():
                     break
+            self.watch.pause()
         self.save()
         self.checkpoints.wait()
 
@@ -115,32 +122,44 @@ class Trainer:
     def train_step(self, batch: Batch, preprocessing: Preprocessing) -> None:
         """One update of the weights, from one batch."""
         at = self.progress.step
-        factor = self.schedule(at) * self.progress.lr_factor
-        for group in self.optimiser.param_groups:
-            group["lr"] = factor * group["base_lr"] * group["lr_scale"]
+        self.factor.fill_(self.schedule(at) * self.progress.lr_factor)
+        if self.ema is not None:
+            self.ema_weight.fill_(self.ema.weight_at(at))
+        self._seed(at, 0)
+        update = self._update if self.recorded is None or self.accumulate > 1 else self.recorded
+        update(batch, preprocessing)
+        self.progress.step += 1
+        self.watch.step()
+
+    def _update(self, batch: Batch, preprocessing: Preprocessing) -> None:
+        """What a step does on the device; nothing here waits for it, so that all of it can be recorded."""
         inputs, targets = self.objective.prepare(batch, preprocessing)
         parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
-        loss, right = self._gradients_that_fit(inputs, targets, at)
+        loss, right = self._gradients_that_fit(inputs, targets)
         if self.recipe.optimiser.sam > 0:
             moved = sam.ascend(parameters, self.recipe.optimiser.sam)
             self.optimiser.zero_grad(set_to_none=True)
-            loss, right = self._gradients_that_fit(inputs, targets, at)
+            loss, right = self._gradients_that_fit(inputs, targets)
             sam.descend(parameters, moved)
         norm = self.precision.unscaled_norm(parameters, self.recipe.optimiser.clip)
         ok = torch.isfinite(norm)  # it is not where any process's loss is not, and all have the same
-        step(self.optimiser, ok)
+        step(self.optimiser, ok, self.factor)
         self.precision.update(ok)
         if self.ema is not None:
-            self.ema.update(self.plain, ok, at)
+            self.ema.update(self.plain, ok, self.ema_weight)
         self.optimiser.zero_grad(set_to_none=True)
         count(self.sums, loss, right, len(batch), norm, ok)
-        self.progress.step += 1
 
-    def _gradients_that_fit(self, inputs: Tensor, targets: Tensor, at: int) -> tuple[Tensor, Tensor]:
+    def _seed(self, at: int, part: int) -> None:
+        """Noise in the model is a function of the seed, the step, the part of the batch and the process."""
+        if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+            torch.manual_seed(mixed(self.recipe.seed, at, part, self.world.rank))
+
+    def _gradients_that_fit(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Where memory is short, the batch goes through the model in twice as many parts, from now on."""
         while True:
             try:
-                return self._gradients(inputs, targets, at)
+                return self._gradients(inputs, targets)
             except torch.OutOfMemoryError as error:
                 # in other processes the step went on: only one that is alone can take it back
                 if self.world.size > 1 or len(inputs) % (2 * self.accumulate):
@@ -151,16 +170,15 @@ class Trainer:
                 torch.cuda.empty_cache()
             self.accumulate *= 2
             words = f"memory is short: the batch of {len(inputs)} goes through in {self.accumulate} parts"
-            self.report({"kind": "event", "step": at, "text": words, "accumulate": self.accumulate})
+            self.report({"kind": "event", "step": self.progress.step, "text": words, "accumulate": self.accumulate})
 
-    def _gradients(self, inputs: Tensor, targets: Tensor, at: int) -> tuple[Tensor, Tensor]:
+    def _gradients(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Of the mean loss over the whole batch, which goes through the model in parts."""
         pairs = list(zip(inputs.chunk(self.accumulate), targets.chunk(self.accumulate), strict=True))
         parts = len(pairs)
         loss, right = torch.zeros((), device=inputs.device), torch.zeros((), device=inputs.device)
         for number, (x, y) in enumerate(pairs):
-            # noise in the model is a function of the seed, the step, the part and the process
-            torch.manual_seed(mixed(self.recipe.seed, at, number, self.world.rank))
+            self._seed(self.progress.step, number)
             with self._synced(number == parts - 1), self.precision.autocast():
                 part, count = self.objective(self.model, x, y)
             share = len(x) / len(inputs)
@@ -231,7 +249,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         average = self.ema.swapped(self.plain) if self.ema is not None else nullcontext()
-        with average:
+        with self.watch.paused(), average:
             score = self.evaluate(self.progress.step)
         if score is None:
             return
@@ -259,7 +277,8 @@ class Trainer:
         self.progress.seconds, self.began = self.seconds(), time.perf_counter()
         plain = {"progress": vars(self.progress), "sums": self.world.gathered(self.sums.tolist())}
         write = self.checkpoints.save_sharded if is_sharded(self.plain) else self.checkpoints.save
-        write(self.progress.step, self._tensors(), plain)
+        with self.watch.paused():
+            write(self.progress.step, self._tensors(), plain)
         self.last_save = time.perf_counter()
 
     def resume(self) -> bool:

@@ -51,6 +51,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     found_inf: Tensor | None = None
+    factor: float | Tensor = 1.0  # of all learning rates in this step
     grad_scale: Tensor | None = None
 
     def __init__(
@@ -59,7 +60,8 @@ class Muon(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0, "kind": "matrix", "parts": 1})
         self.momentum = momentum
         rest = [group for group in self.param_groups if group["kind"] == "rest"]
-        self._rest = torch.optim.AdamW(rest, lr, betas, eps, fused=True) if rest else None
+        on_cuda = any(parameter.is_cuda for group in rest for parameter in group["params"])
+        self._rest = torch.optim.AdamW(rest, lr, betas, eps, fused=True, capturable=on_cuda) if rest else None
         for group in self._matrices():
             for parameter in group["params"]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -74,7 +76,7 @@ class Muon(torch.optim.Optimizer):
             moves = self._moves(matrices, rates)
             weights = local(matrices)
             torch._foreach_add_(moves, torch._foreach_mul(weights, decays))
-            torch._foreach_mul_(moves, unless_bad(1.0, 0.0, self.found_inf))
+            torch._foreach_mul_(moves, unless_bad(self.factor, 0.0, self.found_inf))
             torch._foreach_add_(weights, moves)
         self._step_rest()
 

@@ -30,15 +30,19 @@ def _make(groups: list[dict[str, Any]], optimiser: Optimiser) -> torch.optim.Opt
     lr, betas, eps = optimiser.lr, optimiser.betas, optimiser.eps
     match optimiser.name:
         case "adamw":
-            return torch.optim.AdamW(groups, lr, betas, eps, fused=True)
+            return torch.optim.AdamW(groups, lr, betas, eps, fused=True, capturable=_on_cuda(groups))
         case "adam":  # weight decay is part of the gradient, as in the paper's pre-training
-            return torch.optim.Adam(groups, lr, betas, eps, fused=True)
+            return torch.optim.Adam(groups, lr, betas, eps, fused=True, capturable=_on_cuda(groups))
         case "sgd":
             return Momentum(groups, lr, optimiser.momentum, fused=True)
         case "lion":
             return Lion(groups, lr, betas)
         case "muon":
             return Muon(groups, lr, optimiser.momentum, betas, eps)
+
+
+def _on_cuda(groups: list[dict[str, Any]]) -> bool:
+    return any(parameter.is_cuda for group in groups for parameter in group["params"])
 
 
 class Momentum(torch.optim.SGD):
@@ -74,13 +78,25 @@ def _fill_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> None:
         state["exp_avg_sq"] = torch.zeros_like(parameter)
 
 
-def step(optimizer: torch.optim.Optimizer, ok: Tensor) -> None:
+def step(optimizer: torch.optim.Optimizer, ok: Tensor, factor: Tensor | None = None) -> None:
     """One step if `ok`, a truth value on the device, is true; else parameters and state stay as they are.
 
-    Nothing waits for the device. The gradients are used up: they may have changed afterwards.
+    `factor` is the schedule's, on the device too: learning rates are that part of their peaks. Nothing waits for the
+    device. The gradients are used up: they may have changed afterwards.
     """
     optimizer.found_inf = torch.where(ok, 0.0, 1.0)  # type: ignore[attr-defined]
+    if factor is not None:
+        _set_rates(optimizer, factor)
     optimizer.step()
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, factor: Tensor) -> None:
+    ours = isinstance(optimizer, Lion | Muon)  # they take the factor itself, once for all parameters
+    if ours:
+        optimizer.factor = factor  # type: ignore[attr-defined]
+    for group in optimizer.param_groups:
+        peak = group["base_lr"] * group["lr_scale"]
+        group["lr"] = peak if ours and group.get("kind") != "rest" else factor * peak
 
 
 def named_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

@@ -51,10 +51,10 @@ class Precision:
     def update(self, ok: Tensor) -> None:
         if self.name != "fp16":
             return
-        self.calm = torch.where(ok, self.calm + 1, 0.0)
-        grown = torch.where(self.calm >= _GROW_AFTER, self.scale * 2, self.scale)
-        self.calm = torch.where(self.calm >= _GROW_AFTER, 0.0, self.calm)
-        self.scale = torch.where(ok, grown, (self.scale / 2).clamp(min=1.0))
+        calm = torch.where(ok, self.calm + 1, 0.0)
+        grown = torch.where(calm >= _GROW_AFTER, self.scale * 2, self.scale)
+        self.calm.copy_(torch.where(calm >= _GROW_AFTER, 0.0, calm))
+        self.scale.copy_(torch.where(ok, grown, (self.scale / 2).clamp(min=1.0)))
 
     def is_searching(self) -> bool:
         """Whether overflows are only the scale on its way down."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +26,50 @@ class Progress:
     worse: int = 0  # evaluations since the best
     seconds: float = 0.0
     bad: dict[str, str] = field(default_factory=dict)  # pictures that could not be read
+
+
+class Stopwatch:
+    """The time of a step: without evaluations and checkpoints, and without the first steps, in which things compile."""
+
+    def __init__(self, device: torch.device, *, first: int) -> None:
+        self.device, self.first = device, first
+        self.setup = self.seconds = 0.0  # of the first steps, of the others
+        self.steps = 0
+        self._since: float | None = None
+
+    def step(self) -> None:
+        """A step was given to the device."""
+        self.steps += 1
+        if self.steps == self.first and self._since is not None:
+            self.pause()
+            self.setup, self.seconds = self.seconds, 0.0
+            self.go()
+
+    def go(self) -> None:
+        if self._since is None:
+            self._since = self._now()
+
+    def pause(self) -> None:
+        if self._since is not None:
+            self.seconds, self._since = self.seconds + self._now() - self._since, None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, it stands still; afterwards it goes on if it went before."""
+        went = self._since is not None
+        self.pause()
+        yield
+        if went:
+            self.go()
+
+    def each(self) -> float | None:
+        """Seconds for a step; unknown where there were only first ones."""
+        return self.seconds / (self.steps - self.first) if self.steps > self.first else None
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
 
 def count(sums: Tensor, loss: Tensor, right: Tensor, pictures: int, norm: Tensor, ok: Tensor) -> None:

@@ -40,6 +40,6 @@ def clear_bad(gradients: Sequence[Tensor], found_inf: Tensor | None) -> None:
         torch._foreach_mul_(bits, (found_inf == 0).to(torch.int32))
 
 
-def unless_bad(value: float, otherwise: float, found_inf: Tensor | None) -> float | Tensor:
+def unless_bad(value: float | Tensor, otherwise: float, found_inf: Tensor | None) -> float | Tensor:
     """A number of the step, or on the device the one that leaves things as they are."""
     return value if found_inf is None else torch.where(found_inf == 0, value, otherwise)

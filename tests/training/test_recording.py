@@ -1,0 +1,102 @@
+"""A recorded step is the step itself: the same bits, whatever differs from batch to batch."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import vitrail
+from tests.training.running import TINY, make_pictures, rows_of, state_of
+from vitrail.data.batch import Batch
+from vitrail.training import loop
+from vitrail.training.recording import REHEARSALS, RecordedSteps
+
+RICH = {
+    "augmentation.mixup": 0.5,
+    "augmentation.cutmix": 0.5,
+    "augmentation.erase": 0.5,
+    "architecture.drop_path": 0.3,
+    "ema": 0.9,
+    "schedule.kind": "cosine",
+    "steps": 12,
+    "batch_size": 8,
+}
+
+
+class Tape:
+    """What a GPU does with a recording: the same work again on the tensors of the first time."""
+
+    made = 0
+
+    def __init__(self, work: Any) -> None:
+        self.replay = work
+        Tape.made += 1
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return make_pictures(tmp_path / "pictures")
+
+
+@pytest.fixture
+def tape(monkeypatch):
+    monkeypatch.setattr(loop, "why_not", lambda recipe, world: None if recipe.record else "not asked for")
+    monkeypatch.setattr(loop, "RecordedSteps", lambda step: RecordedSteps(step, record=Tape))
+    Tape.made = 0
+
+
+def same_bits(one, other):
+    (ours, _), (theirs, _) = state_of(one), state_of(other)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+    losses = [[row["loss"] for row in rows_of(run) if row["kind"] == "train"] for run in (one, other)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.usefixtures("tape")
+@pytest.mark.parametrize("optimiser", ["adamw", "muon", "sgd", "lion"])
+def test_a_recorded_training_is_the_training_bit_for_bit(pictures, tmp_path, optimiser):
+    settings = TINY | RICH | {"optimiser.name": optimiser, "data.engine": "resident"}
+    for name, record in (("recorded", True), ("plain", False)):
+        changes = settings | {"record": record}
+        vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cpu")
+    assert Tape.made == 1
+    same_bits(tmp_path / "recorded", tmp_path / "plain")
+
+
+@pytest.mark.usefixtures("tape")
+def test_each_size_of_picture_has_a_recording_of_its_own(pictures, tmp_path):
+    stages = [{"until": 0.5, "img_size": 16}]
+    settings = TINY | RICH | {"stages": stages, "steps": 16, "architecture.rope": False}
+    for name, record in (("recorded", True), ("plain", False)):
+        changes = settings | {"record": record}
+        vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cpu")
+    assert Tape.made == 2
+    same_bits(tmp_path / "recorded", tmp_path / "plain")
+
+
+def test_the_first_steps_are_rehearsals_and_all_read_their_own_batch():
+    seen = []
+    recorded = RecordedSteps(lambda batch, pixels: seen.append(batch.labels.clone()), record=Tape)
+    wanted = [torch.tensor([number, number + 1]) for number in range(REHEARSALS + 4)]
+    for labels in wanted:
+        recorded(Batch(labels, torch.zeros(2, 3, 4, 4, dtype=torch.uint8), labels), None)
+    assert all(torch.equal(one, other) for one, other in zip(seen, wanted, strict=True))
+
+
+def test_a_recording_that_cannot_be_made_here_is_said(pictures, tmp_path, capfd):
+    changes = TINY | {"record": True, "steps": 2}
+    vitrail.train(pictures, recipe="small", out=tmp_path / "run", changes=changes, device="cpu", quiet=False)
+    assert "steps are not recorded: it takes one process on a GPU" in "".join(capfd.readouterr())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("optimiser", ["adamw", "muon", "sgd", "lion"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_a_recorded_training_is_the_training_bit_for_bit(pictures, tmp_path, optimiser, compiled):
+    settings = TINY | RICH | {"optimiser.name": optimiser, "data.engine": "resident", "compile": compiled}
+    for name, record in (("recorded", True), ("plain", False)):
+        changes = settings | {"record": record, "deterministic": True}
+        vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cuda")
+    same_bits(tmp_path / "recorded", tmp_path / "plain")
