@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from vitrail.data.augmentation import Augmentation
-from vitrail.data.cache import Decoded, decode_all, stored_size
+from vitrail.data.cache import Decoded, decode_all, sampled_sizes, stored_size
 from vitrail.data.folder import from_folder
 from vitrail.data.loading import TrainingLoader
 from vitrail.data.named import Arrays
@@ -153,12 +153,12 @@ def test_a_squashed_store_is_cropped_in_the_proportions_of_the_picture(cache, tm
 
 def test_pictures_are_stored_at_their_own_size_if_small_and_all_alike(folder, tmp_path) -> None:
     subset = from_folder(folder).all()
-    assert stored_size(subset, (16, 16)) == (16, 16)
-    assert stored_size(subset, (4, 4)) == (5, 5)
+    assert stored_size(sampled_sizes(subset), (16, 16)) == (16, 16)
+    assert stored_size(sampled_sizes(subset), (4, 4)) == (5, 5)
     place = tmp_path / "copy"
     shutil.copytree(folder, place)
     Image.new("RGB", (20, 20)).save(place / "class0" / "00.png")
-    assert stored_size(from_folder(place).all(), (16, 16)) == (20, 20)
+    assert stored_size(sampled_sizes(from_folder(place).all()), (16, 16)) == (20, 20)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -33,10 +33,8 @@ def _flags(kind: Any) -> Any:
             made.append((item.name, dict[str, str] | None, dataclasses.field(default=None)))
         elif typing.get_origin(hint) is not tuple or typing.get_args(hint)[-1] is not Ellipsis:  # lists of tables: TOML
             value = Annotated[int | None, Parameter(converter=_whole)] if hint in (int, int | None) else hint | None
-            if item.name in _SHORT:
-                value = Annotated[
-                    value, Parameter(name=(item.name, f"--{item.name}"))
-                ]  # below its table, and above all
+            if item.name in _SHORT:  # a name with dashes is not put below the table's
+                value = Annotated[value, Parameter(name=(item.name, f"--{item.name}"))]
             made.append((item.name, value, dataclasses.field(default=None)))
     flags = dataclasses.make_dataclass(f"{kind.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # else cyclopts takes it for a built-in type and does not look inside

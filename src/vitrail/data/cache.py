@@ -66,17 +66,23 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitrail" / "pixels"
 
 
-def stored_size(subset: Subset, img_size: tuple[int, int]) -> tuple[int, int]:
-    """The (height, width) at which training pictures are worth storing: their own if they are all small and of one
-    size, otherwise a quarter more than the model reads."""
+def sampled_sizes(subset: Subset) -> frozenset[tuple[int, int]]:
+    """The sizes, (height, width), of some of the pictures."""
     own = set()
     for sample in np.linspace(0, len(subset) - 1, min(16, len(subset))).astype(int):
         try:
-            own.add(as_picture(subset.read(int(sample))).size)
+            width, height = as_picture(subset.read(int(sample))).size
         except PictureError:
             continue
+        own.add((height, width))
+    return frozenset(own)
+
+
+def stored_size(own: frozenset[tuple[int, int]], img_size: tuple[int, int]) -> tuple[int, int]:
+    """The (height, width) at which training pictures are worth storing: their own if they are all small and of one
+    size, otherwise a quarter more than the model reads."""
     if len(own) == 1:
-        width, height = own.pop()
+        ((height, width),) = own
         if height <= 2 * img_size[0] and width <= 2 * img_size[1]:
             return height, width
     return round(1.25 * img_size[0]), round(1.25 * img_size[1])

@@ -133,7 +133,7 @@ def _choose_pictures(samples: Samples, rows: Integers, share: Fraction, ranks: I
 
 
 def _places(samples: Samples, rows: Integers, ranks: Integers) -> tuple[Integers, Integers, Integers]:
-    """The stratum of each picture (its class, or its set of labels), its place there by rank, and the strata's sizes."""
+    """The stratum of each picture (its class, or set of labels), its place there by rank, and the strata's sizes."""
     strata = _label_sets(samples, rows) if samples.multi_label else samples.labels[rows].astype(np.int64)
     _, stratum, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     order = np.lexsort((ranks, stratum))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitrail.data.cache import Decoded, Progress, decode_all, stored_size
+from vitrail.data.cache import Decoded, Progress, decode_all, sampled_sizes, stored_size
 from vitrail.data.loading import EvaluationLoader, TrainingLoader, check_pairs
 from vitrail.data.resident import ResidentEvaluation, ResidentLoader
 from vitrail.data.samples import UNSAID
@@ -22,7 +23,8 @@ from vitrail.pictures import Preprocessing
 from vitrail.training.parallel import World
 from vitrail.training.recipe import Recipe
 
-PART_OF_MEMORY = 0.3  # of the device, that pixels may take
+PART_OF_MEMORY = 0.3  # of the device's, that pixels may take
+PART_IF_ASKED = 0.7  # the same, where the recipe asks for it
 ON_CPU = 2**30  # bytes
 
 
@@ -76,22 +78,56 @@ class Feeding:
 
     @cached_property
     def engine(self) -> str:
-        """ "workers" or "resident"."""
-        asked = self.recipe.data.engine
-        if asked != "auto":
-            return asked
+        """ "workers" or "resident", which falls back to workers where the device is too small."""
+        return "resident" if self.recipe.data.engine != "workers" and self._needed <= self._room else "workers"
+
+    @cached_property
+    def _needed(self) -> int:
+        """Bytes of all pixels."""
         height, width = self._stored
-        needed = (len(self.train) * height * width + len(self.splits.val) * self._pixels) * 3
+        return (len(self.train) * height * width + len(self.splits.val) * self._pixels) * 3
+
+    @cached_property
+    def _room(self) -> int:
+        """Bytes that pixels may take on the device."""
         device = self.world.device
+        if self.recipe.data.engine == "resident":
+            return int(PART_IF_ASKED * memory_of(device))
         if device.type == "cuda":
-            room = PART_OF_MEMORY * torch.cuda.get_device_properties(device).total_memory
-            return "resident" if needed <= room else "workers"
-        small = height * width <= 64 * 64
-        return "resident" if small and needed <= ON_CPU else "workers"
+            return int(PART_OF_MEMORY * memory_of(device))
+        return ON_CPU if self._stored[0] * self._stored[1] <= 64 * 64 else 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What whoever trains should know of the data, and of what becomes of it."""
+        return (*self.train.source.notes, *self.splits.notes, *self._resized(), *self._streamed())
+
+    def _resized(self) -> list[str]:
+        size, own = self.preprocessing.size, sorted(self._sizes)
+        if not own or own == [size]:
+            return []
+        others = "" if len(own) == 1 else " and other sizes"
+        return [
+            f"pictures of {own[0][0]} x {own[0][1]} pixels{others} are resized: the model reads {size[0]} x {size[1]}"
+        ]
+
+    def _streamed(self) -> list[str]:
+        asked, device = self.recipe.data.engine, self.world.device
+        expected = asked == "resident" or (asked == "auto" and device.type == "cuda")
+        if self.engine == "resident" or not expected:
+            return []
+        return [
+            f"the pixels take {self._needed / 1e9:,.3g} GB, and {device} has room for {self._room / 1e9:,.3g} GB: "
+            "pictures are streamed through workers"
+        ]
+
+    @cached_property
+    def _sizes(self) -> frozenset[tuple[int, int]]:
+        return sampled_sizes(self.train)
 
     @cached_property
     def _stored(self) -> tuple[int, int]:
-        return stored_size(self.train, self.preprocessing.size)
+        return stored_size(self._sizes, self.preprocessing.size)
 
     @property
     def _pixels(self) -> int:
@@ -147,6 +183,13 @@ class Feeding:
             strict=self.recipe.data.strict,
             pin_memory=self.world.device.type == "cuda",
         )
+
+
+def memory_of(device: torch.device) -> int:
+    """All bytes of it, free or not: a run that is resumed must come to the same engine."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_labels(splits: Splits) -> None:

@@ -118,7 +118,7 @@ class Job:
 
     def run_all(self) -> None:
         feeding = self.feeding
-        for line in (*feeding.train.source.notes, *feeding.splits.notes):
+        for line in feeding.notes:
             self.note(line)
         self.note(f"evaluation: {self.classifier.preprocessing.describe()}; pictures come through {feeding.engine}")
         if self.world.is_first and self.trainer.progress.step == 0:
@@ -196,6 +196,7 @@ class Job:
         self.log.close()
         facts = {**self.run.facts, "complete": True, "steps": trainer.progress.step}
         facts["seconds"] = round(trainer.seconds(), 1)
+        facts["notes"] = list(self.feeding.notes)
         facts["unreadable"] = len(trainer.progress.bad)
         if scores is not None:
             facts["scores"] = scores.headline()
@@ -210,7 +211,6 @@ class Job:
     def _write_report(self, scores: Scores | None, facts: dict[str, Any]) -> None:
         feeding = self.feeding
         shown = {name: value for name, value in facts.items() if name not in ("classes", "samples", "complete")}
-        shown["notes"] = [*feeding.train.source.notes, *feeding.splits.notes]
         shown["bad"] = self.trainer.progress.bad
         shown["evaluation"] = self.classifier.preprocessing.describe()
         log = read_log(self.run.folder)
