@@ -17,7 +17,6 @@ from vitrail.commands.printing import Json, print_json
 from vitrail.errors import VitrailError
 from vitrail.training.recipe import Recipe
 
-
 _SHORT = ("subset",)  # settings of a table that are flags by themselves too
 
 
