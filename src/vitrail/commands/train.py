@@ -148,8 +148,8 @@ def train(
         "group_by": group_by,
     }
     if resume is not None:
-        asked = {"DATA": data, "--recipe": recipe, "--from": start, "--grow-from": grow_from, "--out": out}
-        asked |= {"--shard": shard or None}
+        asked: dict[str, Any] = {"DATA": data, "--recipe": recipe, "--from": start, "--grow-from": grow_from}
+        asked |= {"--out": out, "--shard": shard or None}
         asked |= {f"--{name}": value for name, value in (options | changes).items()}
         if given := [name.replace("_", "-") for name, value in asked.items() if value is not None]:
             raise VitrailError(f"--resume goes on with a run as it began: leave out {given[0]}")

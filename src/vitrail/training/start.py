@@ -1,20 +1,23 @@
-"""Where a training starts from, in this order: its own checkpoint, a given model, pretrained weights, scratch.
+"""Where a training starts from: a given model, a shallower one that grows, pretrained weights, or scratch.
 
-The first is the loop's (`Trainer.resume`); this file has the others.
+A run that goes on needs none of them: `shape_of` says what its model is, and the loop fills it from a checkpoint.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from vitrail.classifier import Classifier, default_preprocessing
 from vitrail.errors import ConfigError, VitrailError
-from vitrail.model.config import ViTConfig
+from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.growing import grow
+from vitrail.model.vit import ViT
 from vitrail.model.zoo import configure, create
 from vitrail.pictures import Preprocessing
 from vitrail.training.recipe import Recipe
@@ -26,23 +29,76 @@ PRETRAINED = {
 }
 
 
-def start_model(recipe: Recipe, classes: Sequence[str], start: str | Classifier | None) -> tuple[Classifier, str]:
+@dataclass(frozen=True)
+class Start:
+    """The model that is fine-tuned, or the shallower one that grows; neither: scratch."""
+
+    model: str | Classifier | None = None
+    grow: str | Classifier | None = None
+
+    def __post_init__(self) -> None:
+        if self.model is not None and self.grow is not None:
+            raise ConfigError("--from and --grow-from exclude each other: a training starts from one model")
+
+
+def start_model(recipe: Recipe, classes: Sequence[str], start: Start) -> tuple[Classifier, str]:
     """A classifier for these classes, and a line that says where its weights are from."""
-    if start is not None:
-        return _given(recipe, classes, start)
-    changes: dict[str, Any] = {**recipe.architecture, "num_classes": len(classes)}
-    if recipe.img_size is not None:
-        changes["img_size"] = recipe.img_size
-    if recipe.stages:
-        changes["dynamic_img_size"] = True
-    config = configure(recipe.model, **changes)
+    if start.model is not None:
+        return _given(recipe, classes, start.model)
+    config = configured(recipe, classes)
     torch.manual_seed(recipe.seed)
+    if start.grow is not None:
+        return _grown(recipe, classes, config, start.grow)
     model = create(config)
     pixels = _pixels(recipe, default_preprocessing(config, recipe.model))
     count = sum(parameter.numel() for parameter in model.parameters())
     kind = f"{recipe.model}, changed," if recipe.architecture else recipe.model
     hint = "; pretrained weights would help (--from MODEL)" if min(config.img_size) >= min(PRETRAINED) else ""
     return Classifier(model, pixels, classes), f"{kind} with {count:,} parameters from scratch{hint}"
+
+
+def configured(recipe: Recipe, classes: Sequence[str]) -> ViTConfig | ResNetConfig:
+    """The architecture that the recipe describes."""
+    changes: dict[str, Any] = {**recipe.architecture, "num_classes": len(classes)}
+    if recipe.img_size is not None:
+        changes["img_size"] = recipe.img_size
+    if recipe.stages:
+        changes["dynamic_img_size"] = True
+    return configure(recipe.model, **changes)
+
+
+def _grown(
+    recipe: Recipe, classes: Sequence[str], config: ViTConfig | ResNetConfig, start: str | Classifier
+) -> tuple[Classifier, str]:
+    """Shallow to deep: the recipe's model, which at first answers as the given shallower one does."""
+    given = start if isinstance(start, Classifier) else Classifier.load(start, img_size=config.img_size)
+    shallow = given.model
+    if not isinstance(shallow, ViT) or not isinstance(config, ViTConfig):
+        raise ConfigError("only a ViT grows, from a ViT: a ResNet has no blocks that could be silent")
+    if shallow.config.img_size != config.img_size:
+        shallow = copy.deepcopy(shallow)  # the caller's stays as it is
+        shallow.set_image_size(config.img_size)
+    same = list(given.classes) == list(classes)
+    model = grow(shallow, config, keep_head=same)
+    pixels = _pixels(recipe, dataclasses.replace(given.preprocessing, size=config.img_size))
+    name = "the given model" if given is start else str(start)
+    head = "with its head" if same else f"with a fresh head for {len(classes)} classes"
+    words = f"{name}, {head}, grown from {shallow.config.depth} to {config.depth} blocks"
+    return Classifier(model, pixels, classes), words
+
+
+def shape_of(classifier: Classifier) -> dict[str, Any]:
+    """All of a model but its weights and the names of its classes, as JSON."""
+    config = classifier.model.config
+    kind = "resnet" if isinstance(config, ResNetConfig) else "vit"
+    return {"kind": kind, "config": config.to_json(), "preprocessing": classifier.preprocessing.to_json()}
+
+
+def empty_model(shape: Mapping[str, Any], classes: Sequence[str]) -> Classifier:
+    """A classifier of this shape, whose weights are yet to come."""
+    kind = ResNetConfig if shape["kind"] == "resnet" else ViTConfig
+    model = create(kind.from_json(shape["config"]))
+    return Classifier(model, Preprocessing.from_json(shape["preprocessing"]), classes)
 
 
 def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> tuple[Classifier, str]:

@@ -59,8 +59,8 @@ def train(
     """Trains, and gives the run: `vitrail.train("photos/", start="my-model/", epochs=5).best.predict("new.jpg")`.
 
     `data` is anything a source can be made from; none is the handwritten digits. `recipe` is a name or a file; none
-    chooses one. `start` is the model to fine-tune; `grow_from` a shallower one than the recipe's, whose blocks the new
-    model begins with. Keyword arguments and `changes` (`{"optimiser.lr": 1e-4}`) change the recipe; `data_options` go to
+    chooses one. `start` is the model to fine-tune; `grow_from` is one with fewer blocks than the recipe's, which begins
+    as its equal. Keyword arguments and `changes` (`{"optimiser.lr": 1e-4}`) change the recipe; `data_options` go to
     `open_source`. `shard` gives each process a part of the model, not a copy. Where torchrun starts processes again
     because one was lost, they go on with the run they had begun.
     """
@@ -109,9 +109,7 @@ def _open(address: str | os.PathLike[str], options: Mapping[str, Any], world: Wo
     return world.one_then_all(lambda: open_source(address, **options))
 
 
-def _go_on(
-    run: Run, source: Source, start: Start, world: World, trackers: Sequence[str], *, quiet: bool
-) -> Run:
+def _go_on(run: Run, source: Source, start: Start, world: World, trackers: Sequence[str], *, quiet: bool) -> Run:
     facts = run.facts
     if run.is_complete:
         return run
@@ -123,7 +121,7 @@ def _go_on(
     if world.first(lambda: find_latest(run.folder / "checkpoints") is not None):
         plan = _plan(run.recipe, source, facts["model"], world)
     elif GIVEN in (start.model, start.grow):
-        raise VitrailError(f"{run.folder} began with a model given in Python and has no checkpoint: begin it again there")
+        raise VitrailError(f"{run.folder} began with a model given in Python, and is not saved: begin it again there")
     else:
         plan = _plan(run.recipe, source, start, world)
     return _train(run, plan, world, trackers, shard=facts["shard"], quiet=quiet, resumed=True)
