@@ -210,7 +210,8 @@ class Job:
 
     def _write_report(self, scores: Scores | None, facts: dict[str, Any]) -> None:
         feeding = self.feeding
-        shown = {name: value for name, value in facts.items() if name not in ("classes", "samples", "complete")}
+        hidden = ("classes", "samples", "model", "complete")
+        shown = {name: value for name, value in facts.items() if name not in hidden}
         shown["bad"] = self.trainer.progress.bad
         shown["evaluation"] = self.classifier.preprocessing.describe()
         log = read_log(self.run.folder)
