@@ -43,11 +43,14 @@ class PatchEmbed(nn.Module):
         )
         self.norm = make_norm(config, config.embed_dim) if after else nn.Identity()
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Pair]:
-        """(batch, channels, height, width) to (batch, patches, width), and the grid of patches."""
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Pair]:
+        """(batch, channels, height, width) to (batch, patches, width), and the grid of patches; with `keep`, (batch,
+        kept), only those patches are projected."""
         if self.backbone is not None:
             x = self.backbone(x)
         patches, grid = self.cut(x)
+        if keep is not None:
+            patches = patches.gather(1, keep[..., None].expand(-1, -1, patches.shape[-1]))
         x = F.linear(self.norm_pixels(patches), self.proj.weight.flatten(1), self.proj.bias)
         return self.norm(x), grid
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -31,6 +31,8 @@ from vitrail.model.positions import (
     sincos_2d,
 )
 
+Change = Callable[[Tensor], Tensor] | None
+
 
 class Intermediates(NamedTuple):
     """What `forward_intermediates` saw on the way to the logits."""
@@ -52,7 +54,6 @@ class ViT(nn.Module):
         self.config = config
         self.gradient_checkpointing = False
         width = config.embed_dim
-
         self.patch_embed = PatchEmbed(config)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
         self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if config.distilled else None
@@ -70,7 +71,6 @@ class ViT(nn.Module):
             self.pre_logits = nn.Sequential(OrderedDict(fc=fc, act=nn.Tanh()))
         self.head_drop = make_dropout(config.head_dropout)
         self._make_heads()
-
         self.init_weights()
 
     def init_weights(self) -> None:
@@ -116,9 +116,12 @@ class ViT(nn.Module):
         tokens = self._encode(pictures, mask, keep, only_read=True)[0]
         return torch.stack(self.forward_heads(tokens)) if heads else self.forward_head(tokens, self._kept(mask, keep))
 
-    def forward_features(self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
-        """All tokens after the last block and the norm: (batch, prefix + patches, width)."""
-        return self._encode(pictures, mask, keep)[0]
+    def forward_features(
+        self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None, change: Change = None
+    ) -> Tensor:
+        """All tokens after the last block and the norm: (batch, prefix + patches, width). `change` is what becomes of
+        the patch embeddings, (batch, patches, width), before they get their positions."""
+        return self._encode(pictures, mask, keep, change=change)[0]
 
     def forward_intermediates(
         self,
@@ -187,10 +190,11 @@ class ViT(nn.Module):
         only_read: bool = False,
         wanted: Sequence[int] = (),
         watched: Sequence[int] = (),
+        change: Change = None,
     ) -> tuple[Tensor, Pair, dict[int, Tensor], dict[int, Tensor]]:
         """Equations 1 to 4: the normed tokens, the grid of patches, and what was asked for on the way."""
         config = self.config
-        x, grid = self._embed(pictures, keep)  # (batch, tokens, width)
+        x, grid = self._embed(pictures, keep, change)  # (batch, tokens, width)
         turn, offsets = self._turn(grid, keep, x.device), self._offsets(grid, keep, x.device)
         if mask is not None and (mask.dtype != torch.bool or mask.flatten(1).shape[1] != grid[0] * grid[1]):
             raise ConfigError(f"mask must be true or false for each of {grid[0]} x {grid[1]} patches")
@@ -217,7 +221,7 @@ class ViT(nn.Module):
             return x, grid, {i: tokens[i] for i in wanted}, weights
         return self.norm(x), grid, tokens, weights
 
-    def _embed(self, pictures: Tensor, keep: Tensor | None) -> tuple[Tensor, Pair]:
+    def _embed(self, pictures: Tensor, keep: Tensor | None, change: Change) -> tuple[Tensor, Pair]:
         """Equation 1: z0 = [x_class; x_p E] + E_pos."""
         config = self.config
         check_pictures(pictures, config.in_chans)
@@ -229,13 +233,12 @@ class ViT(nn.Module):
                     " resize the pictures, or call model.set_image_size(), or make it with dynamic_img_size=True"
                 )
             config.grid_of(size)
-        x, grid = self.patch_embed(pictures)
+        x, grid = self.patch_embed(pictures, keep)
+        x = x if change is None else change(x)
         positions = self._positions(grid)
         n = config.num_positioned
         if positions is not None:
-            x = x + positions[:, n:]
-        if keep is not None:
-            x = x.gather(1, keep[..., None].expand(-1, -1, x.shape[-1]))
+            x = x + (positions[:, n:] if keep is None else F.embedding(keep, positions[0, n:]))
         prefix: list[Tensor] = [t for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
         if prefix:
             first = torch.cat(prefix, dim=1)

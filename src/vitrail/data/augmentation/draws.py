@@ -27,6 +27,9 @@ class Stream(IntEnum):
     NOISE = 8
     MIX = 9
     RUNS = 10
+    MASK = 11
+    CORRUPTION = 12
+    LOOKS = 13
 
 
 def _signed(value: int) -> int:
