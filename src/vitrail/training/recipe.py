@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from vitrail.data.augmentation.plan import Augmentation
 from vitrail.errors import ConfigError
@@ -11,7 +11,7 @@ from vitrail.errors import ConfigError
 Fit = Literal["crop", "squash", "pad"]  # as `vitrail.pictures` has them, which would bring NumPy and Pillow along
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 
-Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
+Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...] | dict[str, Any]  # a table: `backbone`
 
 
 @dataclass(frozen=True)

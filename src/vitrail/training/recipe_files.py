@@ -77,7 +77,7 @@ def _build(kind: Any, value: Any, where: str, key: str) -> Any:
             raise _wrong(where, key, value, f"choose from {', '.join(map(str, inner))}")
         return value
     if origin is dict:
-        return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else _refuse(where, key)
+        return _plain(value) if isinstance(value, dict) else _refuse(where, key)
     if origin is tuple:
         return _build_tuple(inner, value, where, key)
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -115,6 +115,8 @@ def _build_tuple(inner: tuple[Any, ...], value: Any, where: str, key: str) -> tu
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -163,4 +165,6 @@ def _toml(value: Any) -> str:
         return repr(value)  # inf too
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(one) for one in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_toml(one)}" for name, one in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)

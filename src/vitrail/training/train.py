@@ -22,7 +22,7 @@ from vitrail.classifier import Classifier
 from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
-from vitrail.errors import VitrailError
+from vitrail.errors import ConfigError, VitrailError
 from vitrail.training.checkpoints import find_latest
 from vitrail.training.choice import choose_recipe
 from vitrail.training.feeding import Feeding, check_labels
@@ -37,6 +37,7 @@ from vitrail.training.run import Run
 from vitrail.training.schedules import make_schedule
 from vitrail.training.start import Start, default_weights, empty_model, shape_of, start_model
 from vitrail.training.stopping import listening
+from vitrail.training.whitening import whiten
 
 GIVEN = "given in Python"  # a model that no address leads to
 
@@ -52,6 +53,7 @@ def train(
     shard: bool = False,
     changes: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
+    source: Source | None = None,
     trackers: Sequence[str] = (),
     quiet: bool = True,
     **settings: Any,
@@ -61,13 +63,14 @@ def train(
     `data` is anything a source can be made from; none is the handwritten digits. `recipe` is a name or a file; none
     chooses one. `start` is the model to fine-tune; `grow_from` is one with fewer blocks than the recipe's, which begins
     as its equal. Keyword arguments and `changes` (`{"optimiser.lr": 1e-4}`) change the recipe; `data_options` go to
-    `open_source`. `shard` gives each process a part of the model, not a copy. Where torchrun starts processes again
-    because one was lost, they go on with the run they had begun.
+    `open_source`, and `source` is what `data` means where it is open already. `shard` gives each process a part of the
+    model, not a copy. Where torchrun starts processes again because one was lost, they go on with the run they had begun.
     """
     address = "digits" if data is None else data
     begin = Start(start, grow_from)
     with joined_world(device) as world:
-        source = address if isinstance(address, Source) else _open(address, data_options or {}, world)
+        if source is None:
+            source = address if isinstance(address, Source) else _open(address, data_options or {}, world)
         launch, name = Launch.of(world), _name(source)
         if (begun := world.first(lambda: Run.begun_by(launch, out, name))) is not None:
             return _go_on(begun, source, begin, world, trackers, quiet=quiet)
@@ -87,20 +90,25 @@ def train(
 
 
 def resume(
-    folder: str | os.PathLike[str], *, device: str | None = None, trackers: Sequence[str] = (), quiet: bool = True
+    folder: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    source: Source | None = None,
+    trackers: Sequence[str] = (),
+    quiet: bool = True,
 ) -> Run:
     """Goes on with a run where its last whole checkpoint left it: the same bits as if it had never stopped.
 
-    A run that is complete is given back as it is.
+    A run that is complete is given back as it is. `source` is the run's data where it is open already.
     """
     run = Run.open(folder)
     facts = run.facts
     if run.is_complete:
         return run
-    if facts["data"] is None:
+    if facts["data"] is None and source is None:
         raise VitrailError(f"{run.folder} was trained on data given in Python: begin it again there")
     with joined_world(device) as world:
-        source = _open(facts["data"], facts["data_options"], world)
+        source = _open(facts["data"], facts["data_options"], world) if source is None else source
         begin = Start(facts["start"], facts["grow_from"])
         return _go_on(run, source, begin, world, trackers, quiet=quiet)
 
@@ -113,7 +121,7 @@ def _go_on(run: Run, source: Source, start: Start, world: World, trackers: Seque
     facts = run.facts
     if run.is_complete:
         return run
-    if _mark(source) != facts["samples"]:
+    if mark_of(source) != facts["samples"]:
         raise VitrailError(
             f"{source.name} has changed since {run.folder} began: a run goes on only with its own data; "
             f"train anew with --recipe {run.folder}"
@@ -152,6 +160,10 @@ def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], worl
         classifier, origin = empty_model(start, source.classes), "its last checkpoint"
     feeding = Feeding(recipe, splits, classifier.to(world.device).preprocessing, world)
     feeding.check()
+    if recipe.whiten and isinstance(start, Start):
+        if start != Start():
+            raise ConfigError("whiten is for models from scratch: leave it out, --no-whiten, to start from another")
+        whiten(classifier.model, feeding.train, classifier.preprocessing)
     make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
     objective = make_objective(recipe, feeding.train, classifier)
     parameter_groups(classifier.model, recipe.optimiser)
@@ -179,7 +191,7 @@ def _changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     return make_recipe(plain, {key: value for key, value in changes.items() if value is not None})
 
 
-def _mark(source: Source) -> str:
+def mark_of(source: Source) -> str:
     """Changes with the names of the pictures, their order, labels and splits."""
     samples = source.samples
     columns = (samples.names.block, samples.names.ends, samples.labels, samples.label_list, samples.label_ends)
@@ -211,7 +223,7 @@ def _facts(address: str | None, source: Source, start: Start, options: Any, why:
         "grow_from": _place(start.grow),
         "recipe": why,
         "classes": list(source.classes),
-        "samples": _mark(source),
+        "samples": mark_of(source),
         "processes": world.size,
         "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else platform.machine(),
         "versions": {
