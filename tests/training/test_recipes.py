@@ -18,7 +18,7 @@ from vitrail.errors import ConfigError
 from vitrail.model.zoo import configure
 from vitrail.pictures import preprocessing
 from vitrail.training import recipe as recipe_words
-from vitrail.training.recipe import Data, Distillation, Group, Loss, Optimiser, Pixels, Recipe, Schedule, Stage
+from vitrail.training.recipe import METHODS, Data, Distillation, Group, Loss, Optimiser, Pixels, Recipe, Schedule, Stage
 from vitrail.training.recipe_files import NAMED, make_recipe, named_recipes, read_recipe, to_toml
 
 
@@ -138,7 +138,7 @@ def test_every_setting_is_a_flag_but_lists_of_tables(capsys):
             value = getattr(kind(), item.name)
             if dataclasses.is_dataclass(value):
                 check(type(value), f"{prefix}{item.name}.")
-            elif item.name not in ("groups", "stages"):
+            elif item.name not in ("groups", "stages", *METHODS):
                 assert f"--{prefix}{item.name}".replace("_", "-") in shown
 
     check(Recipe, "")

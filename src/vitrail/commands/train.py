@@ -15,7 +15,7 @@ from cyclopts import Parameter, Token
 
 from vitrail.commands.printing import Json, print_json
 from vitrail.errors import VitrailError
-from vitrail.training.recipe import Recipe
+from vitrail.training.recipe import METHODS, Recipe
 
 _SHORT = ("subset",)  # settings of a table that are flags by themselves too
 
@@ -25,6 +25,8 @@ def _flags(kind: Any) -> Any:
     hints, made = typing.get_type_hints(kind), []
     for item in dataclasses.fields(kind):
         hint = hints[item.name]
+        if item.name in METHODS:
+            continue
         if dataclasses.is_dataclass(hint):
             table = _flags(hint)
             made.append((item.name, table, dataclasses.field(default_factory=table)))

@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 from vitrail.data.augmentation.plan import Augmentation
 from vitrail.errors import ConfigError
+from vitrail.training.methods import Dino, Mae, Masked
 
 Fit = Literal["crop", "squash", "pad"]  # as `vitrail.pictures` has them, which would bring NumPy and Pillow along
 Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
 
+METHODS = ("masked", "mae", "dino")
 Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...] | dict[str, Any]  # a table: `backbone`
 
 
@@ -107,6 +109,7 @@ class Recipe:
     model: str = "vit_ti16"
     architecture: dict[str, Setting] = field(default_factory=dict)  # fields of the model's config
     img_size: int | None = None  # None: the model's
+    whiten: bool = False  # from scratch: patches are made uncorrelated before their projection
     epochs: float = 30.0
     steps: int | None = None  # in place of epochs
     batch_size: int = 256  # of all processes and accumulated parts together
@@ -129,6 +132,14 @@ class Recipe:
     loss: Loss = Loss()
     distillation: Distillation = Distillation()
     stages: tuple[Stage, ...] = ()
+    masked: Masked | None = None  # these three, of which one at most: learning without labels
+    mae: Mae | None = None
+    dino: Dino | None = None
+
+    @property
+    def method(self) -> str | None:
+        """By which it learns without labels, if it does."""
+        return next((name for name in METHODS if getattr(self, name) is not None), None)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -155,6 +166,7 @@ def _check(recipe: Recipe) -> None:
         (not 0 <= recipe.loss.smoothing < 1, "loss.smoothing must be from 0 to below 1"),
         (not 0 <= recipe.distillation.weight <= 1, "distillation.weight must be from 0 to 1"),
         (not 0 <= recipe.schedule.cooldown <= 1, "schedule.cooldown must be from 0 to 1"),
+        (sum(getattr(recipe, name) is not None for name in METHODS) > 1, f"choose one of {', '.join(METHODS)}"),
         (any(not 0 < stage.until <= 1 for stage in recipe.stages), "stages: until must be above 0 and at most 1"),
     ]
     for is_so, words in wrong:
