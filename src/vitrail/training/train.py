@@ -63,8 +63,8 @@ def train(
     `data` is anything a source can be made from; none is the handwritten digits. `recipe` is a name or a file; none
     chooses one. `start` is the model to fine-tune; `grow_from` is one with fewer blocks than the recipe's, which begins
     as its equal. Keyword arguments and `changes` (`{"optimiser.lr": 1e-4}`) change the recipe; `data_options` go to
-    `open_source`, and `source` is what `data` means where it is open already. `shard` gives each process a part of the
-    model, not a copy. Where torchrun starts processes again because one was lost, they go on with the run they had begun.
+    `open_source`; `source` is what `data` means, where it is open already. `shard` gives each process a part of the
+    model, not a copy. Where torchrun starts processes again because one was lost, they go on with their run.
     """
     address = "digits" if data is None else data
     begin = Start(start, grow_from)
