@@ -94,6 +94,22 @@ def test_the_plain_initialisation_is_pytorchs() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("mlp", ["plain", "swiglu"])
+def test_blocks_that_begin_as_the_identity_leave_tokens_alone(mlp: str) -> None:
+    model = fresh(init="identity", mlp=mlp)
+    tokens = torch.randn(2, 17, model.config.embed_dim)
+    for block in model.blocks:
+        assert torch.equal(block(tokens), tokens)
+        q, k, v = block.attn.qkv.weight.chunk(3)
+        assert torch.equal(q, k)
+        assert not torch.equal(k, v)
+    paper = fresh(init="paper", mlp=mlp).state_dict()
+    same = [
+        name for name in paper if not name.endswith(("attn.proj.weight", "attn.qkv.weight", "fc2.weight", "fc2.bias"))
+    ]
+    assert all(torch.equal(paper[name], model.state_dict()[name]) for name in same)
+
+
 def test_the_three_initialisations_differ_and_a_seed_settles_each() -> None:
     states = {init: fresh(init=init).state_dict() for init in ("paper", "trunc_normal", "plain")}
     for init, state in states.items():

@@ -117,7 +117,7 @@ class ViTConfig(JsonFields):
     drop_path: float | tuple[float, ...] = 0.0  # a number grows linearly from 0 with depth; or one per block
 
     # initialisation
-    init: Literal["paper", "trunc_normal", "plain"] = "paper"
+    init: Literal["paper", "identity", "trunc_normal", "plain"] = "paper"
     zero_head: bool = True
     head_bias: float | Literal["prior"] = 0.0  # "prior": -log(num_classes)
 

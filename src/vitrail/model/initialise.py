@@ -1,4 +1,4 @@
-"""The three initialisations: the paper's, the truncated normal of DeiT's line, and PyTorch's own."""
+"""The initialisations: the paper's, one for short trainings, the truncated normal of DeiT's line, PyTorch's own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def initialise(model: nn.Module, config: ViTConfig) -> None:
             nn.init.normal_(parameter, std=0.02)
         if name in TOKENS:
             # the paper starts the class token at zero; several registers must differ, or they would stay equal
-            paper = config.init == "paper" and name == "cls_token"
+            paper = config.init in ("paper", "identity") and name == "cls_token"
             nn.init.zeros_(parameter) if paper else nn.init.normal_(parameter, std=0.02)
     for module in model.modules():
         if isinstance(module, LayerScale):
@@ -33,8 +33,10 @@ def initialise(model: nn.Module, config: ViTConfig) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(module, AttentionPool):
             nn.init.trunc_normal_(module.latent, std=module.latent.shape[-1] ** -0.5)
-    if config.init == "paper":
+    if config.init in ("paper", "identity"):
         _paper(model)
+    if config.init == "identity":
+        _identity(model)
     elif config.init == "trunc_normal":
         _trunc_normal(model)
 
@@ -59,6 +61,17 @@ def _paper(model: nn.Module) -> None:
             _lecun(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def _identity(model: nn.Module) -> None:
+    """The paper's, but every block begins as the identity, and keys equal to queries: patches attend to their like."""
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            q, k, _ = module.qkv.weight.data.chunk(3)
+            k.copy_(q)
+        if name.startswith("blocks.") and name.endswith((".attn.proj", ".mlp.fc2")) and isinstance(module, nn.Linear):
+            nn.init.zeros_(module.weight)
+            nn.init.zeros_(module.bias)
 
 
 def _trunc_normal(model: nn.Module) -> None:
