@@ -74,7 +74,7 @@ def read(state: State, hub: Mapping[str, Any] | None = None, processor: Mapping[
     hub = {**hub, **hub["vision_config"]} if isinstance(hub.get("vision_config"), Mapping) else hub
     is_clip = any("patch_embedding.weight" in name for name in state)
     is_teacher = any(name.startswith("distillation_classifier.") for name in state)
-    ours = _rename(state)
+    ours = rename(state)
     if "pos_embed" in ours and ours["pos_embed"].ndim == 2:
         ours["pos_embed"] = ours["pos_embed"][None]
     if is_clip and ours["cls_token"].ndim == 1:
@@ -104,7 +104,8 @@ def read(state: State, hub: Mapping[str, Any] | None = None, processor: Mapping[
     )
 
 
-def _rename(state: State) -> State:
+def rename(state: State) -> State:
+    """Their names as ours, with queries, keys and values in one matrix."""
     packed: State = {}
     for name, tensor in state.items():
         if DROPPED.search(name):

@@ -1,0 +1,1 @@
+"""Learning without labels: models and objectives for the same loop that trains classifiers."""
