@@ -1,0 +1,81 @@
+"""Accuracy against shots, drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Page
+
+from vitrail.pages.document import colours
+from vitrail.pictures.sources import printable
+from vitrail.scoring.probing.methods import METHODS, TITLES
+
+if TYPE_CHECKING:
+    from vitrail.scoring.probing.report import Figure, ProbeReport
+
+_COLOURS = dict(zip(METHODS, ("one", "two", "three", "bad"), strict=True))
+_MARKS = dict(zip(METHODS, "os^D", strict=True))
+
+
+def draw(report: ProbeReport, path: Path) -> None:
+    """A line for each method with bars of one standard deviation; what learnt from all pictures stands apart."""
+    palette = colours()
+    style = {
+        "font.size": 10,
+        "text.color": palette["ink"],
+        "text.parse_math": False,  # a folder may be called $5
+        "axes.edgecolor": palette["line"],
+        "axes.labelcolor": palette["soft"],
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "grid.color": palette["line"],
+        "xtick.color": palette["line"],
+        "ytick.color": palette["line"],
+        "xtick.labelcolor": palette["soft"],
+        "ytick.labelcolor": palette["soft"],
+        "legend.frameon": False,
+    }
+    with matplotlib.style.context(["default", style]):
+        page = Page(figsize=(7.2, 4.4), layout="constrained")
+        axes = page.add_subplot()
+        shots = list(dict.fromkeys(one.shots for one in report.figures))
+        places = {number: float(place) for place, number in enumerate(shots)}
+        if "all" in places and len(places) > 1:
+            places["all"] += 0.3
+        methods = list(dict.fromkeys(one.method for one in report.figures))
+        for number, method in enumerate(methods):
+            own = [one for one in report.figures if one.method == method]
+            _line(axes, own, places, 0.07 * (number - (len(methods) - 1) / 2))
+        axes.set_xticks(list(places.values()), [f"all\n({report.learnt:,})" if s == "all" else str(s) for s in shots])
+        axes.set_xlabel("pictures of each class to learn from")
+        axes.set_ylabel("accuracy, %")
+        axes.margins(x=0.06)
+        title = f"{_short(report.model)} on {_short(report.data)}"
+        axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=palette["ink"])
+        axes.legend(loc="lower right")
+        page.savefig(path, format="png", dpi=130, facecolor=palette["card"])
+
+
+def _line(axes: Axes, figures: list[Figure], places: dict[Any, float], aside: float) -> None:
+    """Lines stand a little beside each other, so that their bars can be told apart."""
+    name = figures[0].method
+    colour, mark = colours()[_COLOURS[name]], _MARKS[name]
+    x, y = [places[one.shots] + aside for one in figures], [100 * one.mean for one in figures]
+    few = sum(one.shots != "all" for one in figures)
+    axes.plot(x[:few], y[:few], color=colour, linewidth=1.6)
+    axes.plot(x[max(few - 1, 0) :], y[max(few - 1, 0) :], color=colour, linewidth=1, linestyle=":")
+    spread = [100 * (one.spread or 0) for one in figures]
+    bars = {"capsize": 3, "elinewidth": 1.2, "markersize": 5}
+    axes.errorbar(x, y, spread, color=colour, marker=mark, linestyle="none", label=TITLES[name], **bars)
+
+
+def _short(name: str, length: int = 34) -> str:
+    text = printable(name).rstrip("/")
+    text = text if len(text) <= length else text.rsplit("/", 1)[-1]
+    return text if len(text) <= length else text[: length - 1] + "…"
