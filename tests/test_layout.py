@@ -24,6 +24,7 @@ TIERS = {
     "scoring": 4,
     "figures": 4,
     "training": 5,
+    "studies": 6,
     "pretraining": 6,
     "shipping": 6,
     "serving": 6,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vitrail.pictures import Preprocessing
     from vitrail.scoring.evaluation import evaluate
     from vitrail.scoring.report import Report
+    from vitrail.studies.study import study
     from vitrail.training.recipe import Recipe
     from vitrail.training.run import Run
     from vitrail.training.train import resume, train
@@ -45,6 +46,7 @@ _HOMES = {
     "models": "model.zoo",
     "pack": "data.packing",
     "resume": "training.train",
+    "study": "studies.study",
     "train": "training.train",
 }
 
@@ -69,6 +71,7 @@ __all__ = [
     "models",
     "pack",
     "resume",
+    "study",
     "train",
 ]
 

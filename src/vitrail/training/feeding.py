@@ -72,9 +72,7 @@ class Feeding:
 
     @property
     def total_steps(self) -> int:
-        if self.recipe.steps is not None:
-            return self.recipe.steps
-        return max(1, round(self.recipe.epochs * self.schedule.steps_per_epoch))
+        return total_steps(self.recipe, len(self.train))
 
     @cached_property
     def engine(self) -> str:
@@ -183,6 +181,13 @@ class Feeding:
             strict=self.recipe.data.strict,
             pin_memory=self.world.device.type == "cuda",
         )
+
+
+def total_steps(recipe: Recipe, pictures: int) -> int:
+    """Of a training with so many pictures."""
+    if recipe.steps is not None:
+        return recipe.steps
+    return max(1, round(recipe.epochs * (pictures // recipe.batch_size)))
 
 
 def memory_of(device: torch.device) -> int:

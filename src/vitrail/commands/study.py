@@ -1,0 +1,98 @@
+"""`vitrail study`: a recipe that is varied, one table, one plot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from vitrail.commands.printing import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from vitrail.studies.results import Result
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+def study(
+    file: Path,
+    /,
+    *,
+    out: Path | None = None,
+    data: str | None = None,
+    device: str | None = None,
+    again: Flag = False,
+    data_dir: Path | None = None,
+    download: Flag = False,
+    as_json: Json = False,
+) -> int:
+    """Vary a recipe: train every row of a study file with every seed; one table, one plot.
+
+    Example: vitrail study benchmarks/cifar10/studies/positions.toml --download
+
+    The same command goes on where it was stopped. docs/studies.md explains the file.
+
+    Parameters
+    ----------
+    file
+        a TOML file: a recipe, the data, seeds, and what varies
+    out
+        the folder of the runs and of study.csv, study.json, study.png; by default studies/<file>
+    data
+        train on this instead of what the file says
+    device
+        cpu, cuda, cuda:1, mps; by default the fastest there is
+    again
+        train anew the runs whose settings have changed since
+    data_dir
+        where named sets are kept
+    download
+        get a named set if it is not there
+    as_json
+        print one JSON object
+    """
+    from vitrail.studies.study import study as begin
+    from vitrail.training.stopping import StoppedError
+
+    options = {"data_dir": data_dir and str(data_dir.absolute()), "download": download or None}
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        result = begin(file, out=out, data=data, device=device, again=again, data_options=given, say=_say)
+    except StoppedError as stopped:
+        words = str(stopped).partition(": go on")[0]
+        print(f"vitrail: {words}: the same command goes on", file=sys.stderr)
+        return 128 + (stopped.signal or 0)
+    if as_json:
+        print_json({"folder": str(result.folder), **result.to_json()})
+    else:
+        _print(result)
+        print(f"the plot is {result.folder / 'study.png'}; the figures are in study.csv and study.json beside it")
+    for folder, reason in result.failed.items():
+        print(f"vitrail: {folder} failed: {reason}", file=sys.stderr)
+    return int(bool(result.failed))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print(result: Result) -> None:
+    """With lines on a terminal, plain elsewhere."""
+    head, *rows = result.table()
+    texts = {0} | ({1} if result.plan.choose else set())
+    right = set(range(len(head))) - texts
+    if not sys.stdout.isatty():
+        print_table([head, *rows], right)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*(), title=result.plan.title, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
+    for place, name in enumerate(head):
+        table.add_column(name, justify="right" if place in right else "left", no_wrap=place > 0)
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, markup=False).print(table)

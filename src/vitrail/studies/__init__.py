@@ -1,0 +1,1 @@
+"""Studies: a recipe that is varied, all of its runs, one table and one plot."""
