@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from vitrail.model.zoo import create, models
     from vitrail.pictures import Preprocessing
     from vitrail.scoring.evaluation import evaluate
+    from vitrail.scoring.probing.probe import probe
+    from vitrail.scoring.probing.report import ProbeReport
+    from vitrail.scoring.probing.suite import SuiteReport, probe_suite
     from vitrail.scoring.report import Report
     from vitrail.studies.study import study
     from vitrail.training.recipe import Recipe
@@ -30,11 +33,13 @@ _HOMES = {
     "PackReport": "data.packing",
     "Prediction": "classifier",
     "Preprocessing": "pictures",
+    "ProbeReport": "scoring.probing.report",
     "Recipe": "training.recipe",
     "Report": "scoring.report",
     "ResNet": "model.resnet",
     "ResNetConfig": "model.config",
     "Run": "training.run",
+    "SuiteReport": "scoring.probing.suite",
     "ViT": "model.vit",
     "ViTConfig": "model.config",
     "VitrailError": "errors",
@@ -45,6 +50,8 @@ _HOMES = {
     "load": "classifier",
     "models": "model.zoo",
     "pack": "data.packing",
+    "probe": "scoring.probing.probe",
+    "probe_suite": "scoring.probing.suite",
     "resume": "training.train",
     "study": "studies.study",
     "train": "training.train",
@@ -55,11 +62,13 @@ __all__ = [
     "PackReport",
     "Prediction",
     "Preprocessing",
+    "ProbeReport",
     "Recipe",
     "Report",
     "ResNet",
     "ResNetConfig",
     "Run",
+    "SuiteReport",
     "ViT",
     "ViTConfig",
     "VitrailError",
@@ -70,6 +79,8 @@ __all__ = [
     "load",
     "models",
     "pack",
+    "probe",
+    "probe_suite",
     "resume",
     "study",
     "train",

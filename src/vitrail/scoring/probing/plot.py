@@ -71,7 +71,7 @@ def _line(axes: Axes, figures: list[Figure], places: dict[Any, float], aside: fl
     axes.plot(x[:few], y[:few], color=colour, linewidth=1.6)
     axes.plot(x[max(few - 1, 0) :], y[max(few - 1, 0) :], color=colour, linewidth=1, linestyle=":")
     spread = [100 * (one.spread or 0) for one in figures]
-    bars = {"capsize": 3, "elinewidth": 1.2, "markersize": 5}
+    bars: dict[str, Any] = {"capsize": 3, "elinewidth": 1.2, "markersize": 5}
     axes.errorbar(x, y, spread, color=colour, marker=mark, linestyle="none", label=TITLES[name], **bars)
 
 

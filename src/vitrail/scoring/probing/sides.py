@@ -103,7 +103,8 @@ class Draws:
             other = f" beside the {self.spared:,} of all classes that are held out" if self.spared else ""
             has = f"class {name} has {counted(self.most, 'picture')} to learn from{other}"
             raise DataError(
-                f"{has}, fewer than {max(shots)} shots: choose --shots up to {self.most}, or add pictures, or leave the class out"
+                f"{has}, fewer than {max(shots)} shots: "
+                f"choose --shots up to {self.most}, or add pictures, or leave the class out"
             )
 
     def places(self, shots: int, seed: int) -> Integers:
