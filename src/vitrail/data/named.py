@@ -73,6 +73,14 @@ def from_named(
     )
 
 
+def from_arrays(
+    name: str, pictures: NDArray[np.uint8], labels: NDArray[np.int64], classes: Sequence[str], sizes: dict[str, int]
+) -> Source:
+    """Pictures that are in memory already, (pictures, height, width, channels), one split after the other: `sizes`
+    says how many each has, `{"train": 50_000, "test": 10_000}`."""
+    return _source(name, Arrays(pictures), labels, tuple(classes), sizes, None)
+
+
 def _dataset(name: str, root: Path, arguments: dict[str, Any], download: bool) -> Any:
     import torchvision.datasets
 

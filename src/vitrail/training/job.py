@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -31,6 +32,7 @@ from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import to_toml
+from vitrail.training.recording import why_not
 from vitrail.training.reporting import ShownMistake, write_reports
 from vitrail.training.run import Run
 from vitrail.training.schedules import make_schedule
@@ -120,6 +122,9 @@ class Job:
         feeding = self.feeding
         for line in feeding.notes:
             self.note(line)
+        against = why_not(self.recipe, self.world)
+        if self.recipe.record and against is not None:
+            self.note(f"steps are not recorded: {against}")
         self.note(f"evaluation: {self.classifier.preprocessing.describe()}; pictures come through {feeding.engine}")
         if self.world.is_first and self.trainer.progress.step == 0:
             self._show_batch()
@@ -174,7 +179,12 @@ class Job:
             whole = type(model)(model.config)  # type: ignore[arg-type]
         whole.load_state_dict(state, assign=True)
         classifier = Classifier(whole, self.classifier.preprocessing, self.classifier.classes)
-        classifier.save(self.run.folder / name, overwrite=True)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            classifier.save(self.run.folder / name, overwrite=True)
+        if name == "last":  # the best is of the same kind
+            for warning in said:
+                self.note(str(warning.message))
 
     def _load_model(self, name: str) -> None:
         """The other way: the first process reads, all get theirs."""
@@ -196,6 +206,9 @@ class Job:
         self.log.close()
         facts = {**self.run.facts, "complete": True, "steps": trainer.progress.step}
         facts["seconds"] = round(trainer.seconds(), 1)
+        if (each := trainer.watch.each()) is not None:  # of the steps alone, as if none had had to compile
+            facts["step_seconds"] = round(each * trainer.progress.step, 3)
+            facts["setup_seconds"] = round(trainer.watch.setup, 1)
         facts["notes"] = list(self.feeding.notes)
         facts["unreadable"] = len(trainer.progress.bad)
         if scores is not None:

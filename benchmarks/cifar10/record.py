@@ -1,0 +1,122 @@
+"""CIFAR-10 recipes with several seeds: seconds of training, accuracy on the test pictures, with and without flip.
+
+    python benchmarks/cifar10/record.py CIFAR10.npz cifar10-94 cifar10-96 --seeds 5 --out benchmarks/cifar10/record.json
+
+The file has x_train, y_train, x_test, y_test (pictures, height, width, channels) and classes; any other DATA works too.
+`--choose` holds 5,000 training pictures out and scores on them, never on the test pictures: for choosing settings,
+`--set optimiser.muon_lr=0.01` (several: all combinations).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import platform
+import statistics
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import vitrail
+from vitrail.data.named import from_arrays
+from vitrail.data.opening import open_source
+from vitrail.data.source import Source
+
+
+def read(data: str) -> Source:
+    if not data.endswith(".npz"):
+        return open_source(data)
+    with np.load(data) as file:
+        arrays = {name: file[name] for name in file.files}
+    pictures = np.concatenate([arrays["x_train"], arrays["x_test"]])
+    labels = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
+    sizes = {"train": len(arrays["x_train"]), "test": len(arrays["x_test"])}
+    # samples lie in the order of their names: test before train
+    pictures, labels = (np.concatenate([x[sizes["train"] :], x[: sizes["train"]]]) for x in (pictures, labels))
+    return from_arrays(
+        "cifar10", pictures, labels, arrays["classes"].tolist(), {"test": sizes["test"], "train": sizes["train"]}
+    )
+
+
+def one(
+    source: Source, recipe: str, seed: int, changes: dict[str, Any], device: str | None, choose: bool
+) -> dict[str, Any]:
+    held_out = {"data.val_fraction": 0.1} if choose else {}
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        run = vitrail.train(
+            source, recipe=recipe, out=Path(folder) / "run", device=device, changes=changes | held_out | {"seed": seed}
+        )
+        row: dict[str, Any] = {
+            "seed": seed,
+            "seconds": run.facts.get("step_seconds"),
+            "setup_seconds": run.facts.get("setup_seconds"),
+        }
+        row["wall_seconds"] = round(time.perf_counter() - began, 1)
+        row["steps"] = run.facts["steps"]
+        if choose:
+            last = [
+                line
+                for line in map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
+                if line["kind"] == "eval"
+            ][-1]
+            row["held_out"] = round(100 * last["accuracy"], 2)
+        else:
+            model = run.folder / "last"
+            for name, flip in (("accuracy", False), ("accuracy_with_flip", True)):
+                scores = vitrail.evaluate(str(model), source, split="test", flip=flip, device=device).scores
+                row[name] = round(100 * scores.top1, 2)
+        log = [
+            line
+            for line in map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
+            if line["kind"] == "train"
+        ]
+        row["train_loss"] = round(log[-1]["loss"], 4)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("recipes", nargs="+")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE[,VALUE]")
+    parser.add_argument("--device")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    source = read(options.data)
+    keys = [one.partition("=")[0] for one in options.set]
+    lists = [tomllib.loads(f"v = [{one.partition('=')[2]}]")["v"] for one in options.set]
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    result = {
+        "device": device,
+        "versions": {"torch": torch.__version__, "vitrail": vitrail.__version__, "python": platform.python_version()},
+        "date": time.strftime("%Y-%m-%d"),
+        "rows": [],
+    }
+    for recipe, values in itertools.product(options.recipes, itertools.product(*lists)):
+        changes = dict(zip(keys, values, strict=True))
+        runs = []
+        for seed in range(options.seeds):
+            runs.append(one(source, recipe, seed, changes, options.device, options.choose))
+            print(recipe, changes, runs[-1], flush=True)
+        scored = "held_out" if options.choose else "accuracy"
+        figures = [run[scored] for run in runs]
+        row = {"recipe": recipe, "changes": changes, "runs": runs, "mean": round(statistics.mean(figures), 3)}
+        row["spread"] = round(statistics.stdev(figures), 3) if len(figures) > 1 else None
+        row["seconds"] = statistics.median(run["seconds"] or run["wall_seconds"] for run in runs)
+        result["rows"].append(row)
+        print(f"{recipe} {changes}: {row['mean']} ± {row['spread']} in {row['seconds']} s", flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
