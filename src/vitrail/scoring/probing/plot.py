@@ -76,6 +76,7 @@ def _line(axes: Axes, figures: list[Figure], places: dict[Any, float], aside: fl
 
 
 def _short(name: str, length: int = 34) -> str:
+    """The last part of a path; other names as they are."""
     text = printable(name).rstrip("/")
-    text = text if len(text) <= length else text.rsplit("/", 1)[-1]
+    text = text if text.startswith("hf:") else text.rsplit("/", 1)[-1]
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -56,6 +56,13 @@ class Runs:
             notes.append(f"{', '.join(few)} shots left out: {has}")
         return found + (["all"] if "all" in (asked or SHOTS) else []), notes
 
+    def places(self, method: Method, shots: Shots, seed: int) -> Tensor:
+        """Which pictures of the problem a method learns from in the end."""
+        if shots == "all":
+            return torch.arange(len(self.problem.rows))
+        places = self._draws(method).places(shots, seed)
+        return torch.from_numpy(places if len(method.grid) == 1 else self.free[places])
+
     def figures(self, shots: Sequence[Shots]) -> list[Figure]:
         found: list[Figure] = []
         for method in self.methods:
@@ -74,8 +81,7 @@ class Runs:
 
     def _few(self, method: Method, shots: int, seed: int) -> tuple[float, float]:
         """Accuracy with so many shots, and the setting; one fit serves the choice and the judgement."""
-        problem, places = self.problem, self._draws(method).places(shots, seed)
-        own = torch.from_numpy(places if len(method.grid) == 1 else self.free[places])
+        problem, own = self.problem, self.places(method, shots, seed)
         fit, grid = (problem.learn[own], problem.learn_labels[own]), method.settings(len(own))
         if len(grid) == 1:
             answers, best = method.answer(*fit, problem.judged, problem.classes, grid, seed), 0
