@@ -80,11 +80,11 @@ def test_two_processes_learn_as_one_does(alone: Path, together: dict[str, Path],
 
 
 def test_shards_learn_as_copies_do(together: dict[str, Path]) -> None:
-    for copy, shard in zip(*(notes_of(together[kind], 2) for kind in ("copies", "shards")), strict=True):
-        assert copy["gradients"].keys() == shard["gradients"].keys()
-        for name, gradient in copy["gradients"].items():
-            torch.testing.assert_close(shard["gradients"][name], gradient, rtol=1e-6, atol=1e-6)
-        assert copy["samples"] == shard["samples"]
+    for copied, sharded in zip(*(notes_of(together[kind], 2) for kind in ("copies", "shards")), strict=True):
+        assert copied["gradients"].keys() == sharded["gradients"].keys()
+        for name, gradient in copied["gradients"].items():
+            torch.testing.assert_close(sharded["gradients"][name], gradient, rtol=1e-6, atol=1e-6)
+        assert copied["samples"] == sharded["samples"]
     losses = [rows(together[kind], "train", "loss") for kind in ("copies", "shards")]
     assert len(losses[0]) == 20
     torch.testing.assert_close(losses[1], losses[0], rtol=0, atol=1e-5)

@@ -131,14 +131,17 @@ class Feeding:
     def _pixels(self) -> int:
         return self.preprocessing.size[0] * self.preprocessing.size[1]
 
-    def loader(self, step: int) -> tuple[TrainingLoader | ResidentLoader, Preprocessing, int]:
-        """The loader for this step, its preprocessing, and the step from which on there is another."""
-        preprocessing, until = self.preprocessing, self.total_steps
+    def stage(self, step: int) -> tuple[Preprocessing, int]:
+        """How pictures are at this step, and until which."""
         for stage in sorted(self.recipe.stages, key=lambda stage: stage.until):
             if step < round(stage.until * self.total_steps):
-                preprocessing = replace(preprocessing, size=(stage.img_size, stage.img_size))
-                until = round(stage.until * self.total_steps)
-                break
+                size = (stage.img_size, stage.img_size)
+                return replace(self.preprocessing, size=size), round(stage.until * self.total_steps)
+        return self.preprocessing, self.total_steps
+
+    def loader(self, step: int) -> tuple[TrainingLoader | ResidentLoader, Preprocessing, int]:
+        """The loader for this step, its preprocessing, and the step from which on there is another."""
+        preprocessing, until = self.stage(step)
         plan, share = self.recipe.augmentation, self.world.share
         if self.engine == "resident":
             device = self.world.device

@@ -19,24 +19,17 @@ from vitrail.errors import PictureError, VitrailError
 from vitrail.pictures import as_picture
 from vitrail.scoring.metrics import Tally
 from vitrail.scoring.scores import Scores
+from vitrail.training.assembly import Plan, make_trainer
 from vitrail.training.checkpoints import Checkpoints
-from vitrail.training.ema import Ema
-from vitrail.training.feeding import Feeding
-from vitrail.training.groups import parameter_groups
+from vitrail.training.compiling import uncompiled
 from vitrail.training.live import Live
 from vitrail.training.log import Log, read_log
-from vitrail.training.loop import Trainer
-from vitrail.training.objective import Objective
-from vitrail.training.optimisers import make_optimiser
 from vitrail.training.parallel import World
-from vitrail.training.precision import Precision
-from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import to_toml
 from vitrail.training.recording import why_not
 from vitrail.training.reporting import ShownMistake, write_reports
 from vitrail.training.run import Run
-from vitrail.training.schedules import make_schedule
-from vitrail.training.spreading import in_step, is_sharded, load_whole, replicate, shard, whole_state
+from vitrail.training.spreading import in_step, is_sharded, load_whole, whole_state
 from vitrail.training.stopping import StopRequest
 from vitrail.training.trackers import make_trackers
 
@@ -49,10 +42,7 @@ class Job:
     def __init__(
         self,
         run: Run,
-        recipe: Recipe,
-        classifier: Classifier,
-        feeding: Feeding,
-        objective: Objective,
+        plan: Plan,
         world: World,
         stop: StopRequest,
         trackers: Sequence[str],
@@ -61,8 +51,12 @@ class Job:
         quiet: bool,
         resumed: bool,
     ) -> None:
-        self.run, self.recipe, self.classifier, self.feeding, self.world = run, recipe, classifier, feeding, world
-        self.trainer = self._make_trainer(objective, stop, shard)
+        self.run, self.world = run, world
+        self.recipe, self.classifier, self.feeding = plan.recipe, plan.classifier, plan.feeding
+        folder, keep = run.folder / "checkpoints", plan.recipe.keep_checkpoints
+        checkpoints = Checkpoints(folder, keep, rank=world.rank, world=world.size)
+        made = make_trainer(plan, world, checkpoints, self.evaluate, self.report, stop, sharded=shard)
+        self.trainer, self.why_not_compiled = made
         if resumed:
             self.trainer.resume()
         at = self.trainer.progress.step if resumed else None
@@ -72,35 +66,6 @@ class Job:
         self.live = Live(total, steps, title=str(run.folder), quiet=quiet or not world.is_first, before=before)
         names = trackers if world.is_first else ()
         self.trackers = make_trackers(names, run.folder, run.folder.name, resume_at=at)
-
-    def _make_trainer(self, objective: Objective, stop: StopRequest, sharded: bool) -> Trainer:
-        recipe, feeding, world = self.recipe, self.feeding, self.world
-        model = self.classifier.model.train()
-        total, steps = feeding.total_steps, feeding.schedule.steps_per_epoch
-        folder = self.run.folder / "checkpoints"
-        if sharded:
-            shard(model, world, compiled=recipe.compile)
-        groups = parameter_groups(model, recipe.optimiser)  # freezes, which copies must know when they are made
-        copied = model if sharded else replicate(torch.compile(model) if recipe.compile else model, world)  # type: ignore[arg-type]
-        return Trainer(
-            recipe=recipe,
-            plain=model,
-            model=copied,
-            optimiser=make_optimiser(groups, recipe.optimiser),
-            objective=objective,
-            schedule=make_schedule(recipe.schedule, total, steps),
-            make_loader=feeding.loader,
-            total_steps=total,
-            steps_per_epoch=steps,
-            world=world,
-            precision=Precision(recipe.precision, world.device),
-            checkpoints=Checkpoints(folder, recipe.keep_checkpoints, rank=world.rank, world=world.size),
-            evaluate=self.evaluate,
-            report=self.report,
-            stop=stop,
-            ema=Ema(model, recipe.ema) if recipe.ema > 0 else None,
-            accumulate=recipe.accumulate,
-        )
 
     def note(self, text: str) -> None:
         self.live.note(text)
@@ -126,6 +91,9 @@ class Job:
         if self.recipe.record and against is not None:
             self.note(f"steps are not recorded: {against}")
         self.note(f"evaluation: {self.classifier.preprocessing.describe()}; pictures come through {feeding.engine}")
+        if self.why_not_compiled is not None:
+            words = f"torch.compile does not work here, so training goes on without it: {self.why_not_compiled}"
+            self.report({"kind": "event", "step": self.trainer.progress.step, "text": words})
         if self.world.is_first and self.trainer.progress.step == 0:
             self._show_batch()
         self.trainer.run()
@@ -147,7 +115,8 @@ class Job:
         blank = torch.zeros(1, model.config.in_chans, *self.classifier.preprocessing.size, device=self.world.device)
         # shards keep what they gather, which in inference mode could not learn afterwards
         still = torch.no_grad() if is_sharded(model) else torch.inference_mode()
-        with still, trainer.precision.autocast(), in_step(model, self.world, len(batches), blank):
+        together = in_step(model, self.world, len(batches), blank)
+        with still, trainer.precision.autocast(), uncompiled(model), together:
             for batch in batches:
                 trainer.note_bad(batch)
                 here = batch.to(self.world.device)

@@ -22,19 +22,16 @@ def replicate(model: nn.Module, world: World) -> nn.Module:
     return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
 
 
-def shard(model: nn.Module, world: World, *, compiled: bool = False) -> None:
+def shard(model: nn.Module, world: World) -> None:
     """Each process holds a part of the weights, gradients and state (FSDP2): block by block, then the rest.
 
     It is for models that are large for their GPUs, so activations inside blocks are computed again, not kept. The
     parameters are other objects afterwards; their names stay.
     """
     model.gradient_checkpointing = True  # type: ignore[assignment]
-    blocks = list(getattr(model, "blocks", []))
-    for block in blocks if compiled else ():
-        block.compile()
     if world.size == 1:
         return
-    for block in blocks:
+    for block in getattr(model, "blocks", []):
         fully_shard(block)
     fully_shard(model)
 

@@ -9,7 +9,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,13 @@ from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
 from vitrail.errors import ConfigError, VitrailError
+from vitrail.training.assembly import Plan
 from vitrail.training.checkpoints import find_latest
 from vitrail.training.choice import choose_recipe
 from vitrail.training.feeding import Feeding, check_labels
 from vitrail.training.groups import parameter_groups
 from vitrail.training.job import Job
-from vitrail.training.objective import Objective, make_objective
+from vitrail.training.objective import make_objective
 from vitrail.training.parallel import Launch, World, joined_world
 from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
@@ -135,18 +135,7 @@ def _go_on(run: Run, source: Source, start: Start, world: World, trackers: Seque
     return _train(run, plan, world, trackers, shard=facts["shard"], quiet=quiet, resumed=True)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What is trained, how, and with which pictures."""
-
-    recipe: Recipe
-    classifier: Classifier
-    origin: str
-    feeding: Feeding
-    objective: Objective
-
-
-def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], world: World) -> _Plan:
+def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], world: World) -> Plan:
     """Everything that can be refused is refused here. With a shape for a start, weights come from a checkpoint."""
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -168,16 +157,16 @@ def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], worl
     objective = make_objective(recipe, feeding.train, classifier)
     parameter_groups(classifier.model, recipe.optimiser)
     Precision(recipe.precision, world.device)
-    return _Plan(recipe, classifier, origin, feeding, objective)
+    return Plan(recipe, classifier, origin, feeding, objective)
 
 
 def _train(
-    run: Run, plan: _Plan, world: World, trackers: Sequence[str], *, shard: bool, quiet: bool, resumed: bool = False
+    run: Run, plan: Plan, world: World, trackers: Sequence[str], *, shard: bool, quiet: bool, resumed: bool = False
 ) -> Run:
     feeding = plan.feeding
     options = {"shard": shard, "quiet": quiet, "resumed": resumed}
     with listening() as stop:
-        job = Job(run, plan.recipe, plan.classifier, feeding, plan.objective, world, stop, trackers, **options)
+        job = Job(run, plan, world, stop, trackers, **options)
         with closing(job):
             job.note(
                 f"{plan.origin}; {len(feeding.train):,} pictures to train, {len(feeding.splits.val):,} to validate"

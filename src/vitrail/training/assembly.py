@@ -1,0 +1,109 @@
+"""A recipe, a model and data become a `Trainer`: whole, or one for a few steps that leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.classifier import Classifier
+from vitrail.training.checkpoints import Checkpoints
+from vitrail.training.compiling import compile_or_say_why
+from vitrail.training.ema import Ema
+from vitrail.training.feeding import Feeding
+from vitrail.training.groups import parameter_groups
+from vitrail.training.loop import Trainer
+from vitrail.training.objective import Objective
+from vitrail.training.optimisers import make_optimiser
+from vitrail.training.parallel import World
+from vitrail.training.precision import Precision
+from vitrail.training.recipe import Recipe
+from vitrail.training.schedules import make_schedule
+from vitrail.training.spreading import replicate, shard
+from vitrail.training.stopping import StopRequest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, how, and with which pictures."""
+
+    recipe: Recipe
+    classifier: Classifier
+    origin: str  # of the weights, in words
+    feeding: Feeding
+    objective: Objective
+
+
+def make_trainer(
+    plan: Plan,
+    world: World,
+    checkpoints: Checkpoints,
+    evaluate: Callable[[int], float | None],
+    report: Callable[[dict[str, Any]], None],
+    stop: StopRequest,
+    *,
+    sharded: bool,
+) -> tuple[Trainer, str | None]:
+    """The trainer, and why its model is not compiled where it should be."""
+    recipe, feeding = plan.recipe, plan.feeding
+    model = plan.classifier.model.train()
+    total, steps = feeding.total_steps, feeding.schedule.steps_per_epoch
+    precision = Precision(recipe.precision, world.device)
+    reason = _compile(plan, world, precision, sharded) if recipe.compile else None
+    if sharded:
+        shard(model, world)
+    groups = parameter_groups(model, recipe.optimiser)  # freezes, which copies must know when they are made
+    trainer = Trainer(
+        recipe=recipe,
+        plain=model,
+        model=model if sharded else replicate(model, world),
+        optimiser=make_optimiser(groups, recipe.optimiser),
+        objective=plan.objective,
+        schedule=make_schedule(recipe.schedule, total, steps),
+        make_loader=feeding.loader,
+        total_steps=total,
+        steps_per_epoch=steps,
+        world=world,
+        precision=precision,
+        checkpoints=checkpoints,
+        evaluate=evaluate,
+        report=report,
+        stop=stop,
+        ema=Ema(model, recipe.ema) if recipe.ema > 0 else None,
+        accumulate=recipe.accumulate,
+    )
+    return trainer, reason
+
+
+def _compile(plan: Plan, world: World, precision: Precision, sharded: bool) -> str | None:
+    """With inputs as those of the first step, so that it finds itself compiled."""
+    recipe, feeding, model = plan.recipe, plan.feeding, plan.classifier.model
+    size = recipe.batch_size // recipe.accumulate // world.size
+    pictures = torch.zeros(size, model.config.in_chans, *feeding.stage(0)[0].size, device=world.device)
+    targets = torch.zeros(size, len(feeding.train.classes), device=world.device)
+
+    def loss(model: nn.Module) -> Tensor:
+        return plan.objective(model, pictures, targets)[0]
+
+    return compile_or_say_why(model, loss, world, precision.autocast, blocks=sharded)
+
+
+@contextmanager
+def trial(plan: Plan, world: World, *, sharded: bool = False, **changes: Any) -> Iterator[Trainer]:
+    """A trainer for some steps, as they are written, whose plan is used up: its model learns, and nothing is saved."""
+    recipe = replace(plan.recipe, compile=False, record=False, **changes)
+    with (
+        TemporaryDirectory() as folder,
+        Checkpoints(Path(folder), rank=world.rank, world=world.size) as checkpoints,
+    ):
+        tried = replace(plan, recipe=recipe)
+        trainer, _ = make_trainer(
+            tried, world, checkpoints, lambda _: None, lambda _: None, StopRequest(), sharded=sharded
+        )
+        yield trainer

@@ -1,0 +1,98 @@
+"""`torch.compile` where it works. Where it does not, training goes on without it, and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.model.vit import ViT
+from vitrail.training.parallel import World
+
+BACKEND: Any = "inductor"
+
+
+def compile_or_say_why(
+    model: nn.Module,
+    loss: Callable[[nn.Module], Tensor],
+    world: World,
+    autocast: Callable[[], AbstractContextManager[Any]],
+    *,
+    blocks: bool = False,
+) -> str | None:
+    """Compiles a model in place, before it is spread over processes; or leaves it as it is, and gives the reason.
+
+    Whether a compiler works shows when it is used: so it is tried by the `loss` of a first step, there and back, of
+    which nothing stays but machine code. `blocks`: each block by itself, as it will be sharded; then the trial is of a
+    model with two blocks, as the whole one may not fit. If it fails for one process, none compiles.
+    """
+    if blocks and not isinstance(model, ViT):
+        return "of a sharded model the blocks are compiled, and this one has none"
+    tried = _with_two_blocks(model, world.device) if isinstance(model, ViT) and blocks else model
+    reason = _fault(tried, _parts(tried, blocks), loss, autocast)
+    reason = next((one for one in world.gathered(reason) if one is not None), None)
+    if reason is None:
+        _compile(_parts(model, blocks))
+    return reason
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Inside, the model computes as it is written: for evaluations, whose batches have several shapes."""
+    compiled = [(module, vars(module).pop("forward")) for module in model.modules() if "forward" in vars(module)]
+    try:
+        yield
+    finally:
+        for module, forward in compiled:
+            module.forward = forward
+
+
+def _parts(model: nn.Module, blocks: bool) -> list[nn.Module]:
+    return list(model.blocks) if blocks else [model]  # type: ignore[arg-type]
+
+
+def _compile(modules: Sequence[nn.Module]) -> None:
+    """In place: modules keep their class, their names and their hooks."""
+    for module in modules:
+        module.forward = torch.compile(module.forward, backend=BACKEND)
+
+
+def _fault(
+    model: nn.Module,
+    parts: Sequence[nn.Module],
+    loss: Callable[[nn.Module], Tensor],
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> str | None:
+    """Why these parts of the model cannot be compiled. It is as it was afterwards."""
+    try:
+        _compile(parts)
+        with autocast():
+            found = loss(model)
+        found.backward()  # type: ignore[no-untyped-call]
+    except torch.OutOfMemoryError:  # no fault of the compiler's; the loop knows what to do
+        return None
+    except Exception as error:
+        return _brief(error)
+    finally:
+        model.zero_grad(set_to_none=True)
+        for part in parts:
+            vars(part).pop("forward", None)
+    return None
+
+
+def _with_two_blocks(model: ViT, device: torch.device) -> ViT:
+    with device:
+        small = ViT(model.config.replace(depth=min(2, model.config.depth), levels=()))
+    small.gradient_checkpointing = True
+    return small.train()
+
+
+def _brief(error: BaseException) -> str:
+    """The cause, in one line."""
+    while (inner := getattr(error, "inner_exception", None) or error.__cause__) is not None:
+        error = inner
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

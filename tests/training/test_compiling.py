@@ -1,0 +1,190 @@
+"""`compile = true` where a compiler works, and where it does not: then all is as without it, but for a line."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+import vitrail
+from tests.training.parallel_runs import SMALL
+from tests.training.processes import run_ranks
+from tests.training.running import RICH, assert_same_training, make_pictures, rows_of
+from vitrail.model import ViT, ViTConfig
+from vitrail.training import compiling
+from vitrail.training.job import Job
+from vitrail.training.log import read_log
+from vitrail.training.parallel import World
+from vitrail.training.train import resume, train
+
+WORDS = "torch.compile does not work here, so training goes on without it: "
+CPU = torch.device("cpu")
+
+
+def refuse(graph, inputs):
+    raise RuntimeError("this one\nfails")
+
+
+FAILING = {
+    "at once": refuse,
+    "on the way back": aot_autograd(fw_compiler=lambda graph, inputs: graph, bw_compiler=refuse),
+}
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    """What one test has compiled is not there for the next."""
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_report():
+    """Drawing takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "_write_report", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return make_pictures(tmp_path_factory.mktemp("data") / "pictures")
+
+
+@pytest.fixture(scope="module")
+def plain(pictures, tmp_path_factory):
+    torch.set_num_threads(1)
+    return begin(pictures, tmp_path_factory.mktemp("plain") / "run", False)
+
+
+def begin(pictures, run, compiled, **others):
+    changes = RICH | {"compile": compiled} | others
+    return vitrail.train(pictures, recipe="small", out=run, changes=changes, device="cpu").folder
+
+
+def events(run):
+    return [row["text"] for row in read_log(run) if row["kind"] == "event"]
+
+
+def assert_same_but_for_the_reason(run, plain, reason):
+    assert events(run) == [WORDS + reason]
+    others = [row for row in rows_of(run) if row["kind"] != "event"]
+    assert others == rows_of(plain)
+    (run / "log.jsonl").write_bytes((plain / "log.jsonl").read_bytes())
+    assert_same_training(run, plain)
+
+
+@pytest.mark.parametrize("when", FAILING)
+def test_a_compiler_that_fails_leaves_the_training_as_it_is(pictures, plain, tmp_path, monkeypatch, capsys, when):
+    monkeypatch.setattr(compiling, "BACKEND", FAILING[when])
+    run = vitrail.train(
+        pictures, recipe="small", out=tmp_path / "run", changes=RICH | {"compile": True}, device="cpu", quiet=False
+    )
+    assert WORDS + "this one" in capsys.readouterr().out.splitlines()
+    assert run.recipe.compile
+    assert_same_but_for_the_reason(run.folder, plain, "this one")
+
+
+def begin_without_compiler(rank, size, pictures, run):
+    """In a process of its own, as what was found out about compilers is kept."""
+    from torch._inductor import config
+
+    config.cpp.cxx, config.force_disable_caches = ("no-such-compiler",), True
+    Job._write_report = lambda *_: None
+    begin(pictures, run, True)
+
+
+def test_no_compiler_at_all_is_said_too(pictures, plain, tmp_path):
+    run = tmp_path / "run"
+    run_ranks(1, tmp_path, begin_without_compiler, pictures, run)
+    assert "No working C++ compiler" in events(run)[0]
+    assert_same_but_for_the_reason(run, plain, events(run)[0].removeprefix(WORDS))
+
+
+def test_what_is_compiled_is_what_trains_and_evaluations_are_as_written(pictures, plain, tmp_path, monkeypatch):
+    graphs, calls = [], []
+
+    def watched(graph, inputs):
+        graphs.append(graph)
+
+        def forward(*arguments):
+            calls.append(torch.is_inference_mode_enabled())
+            return graph.forward(*arguments)
+
+        return forward
+
+    monkeypatch.setattr(compiling, "BACKEND", watched)
+    run = begin(pictures, tmp_path / "run", True)
+    assert events(run) == []
+    assert len(graphs) == 1  # that of the trial
+    assert calls == [False] * (1 + 12 * 2)  # the trial, then two parts a step; no evaluation
+    for one, two in zip(rows_of(run), rows_of(plain), strict=True):
+        assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
+
+
+def test_a_run_that_goes_on_where_nothing_compiles_says_so(pictures, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling, "BACKEND", "eager")
+        patch.setattr("vitrail.training.loop.Trainer._evaluate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            begin(pictures, tmp_path / "run", True)
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiling, "BACKEND", refuse)
+    run = resume(tmp_path / "run", device="cpu")
+    assert events(run.folder) == [WORDS + "this one"]
+    assert run.is_complete
+
+
+def small_model():
+    torch.manual_seed(0)
+    return ViT(ViTConfig(img_size=8, patch_size=4, embed_dim=16, depth=3, num_heads=2, num_classes=5, zero_head=False))
+
+
+def test_blocks_are_compiled_each_by_itself_and_written_inside_an_evaluation(monkeypatch):
+    model, plain, pictures = small_model(), small_model(), torch.randn(4, 3, 8, 8)
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    alone, loss = World(0, 1, CPU), lambda one: one(pictures).sum()
+    assert compiling.compile_or_say_why(model, loss, alone, nullcontext, blocks=True) is None
+    compiled = [name for name, module in model.named_modules() if "forward" in vars(module)]
+    assert compiled == ["blocks.0", "blocks.1", "blocks.2"]
+    torch.testing.assert_close(model(pictures), plain(pictures))
+    with compiling.uncompiled(model):
+        assert not any("forward" in vars(module) for module in model.modules())
+        assert torch.equal(model(pictures), plain(pictures))
+    assert [name for name, module in model.named_modules() if "forward" in vars(module)] == compiled
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def fail_on_one(rank, size, folder, sharded):
+    compiling.BACKEND = refuse if rank == 1 else "eager"
+    Job._write_report = lambda *_: None  # drawing takes seconds
+    train(None, out=folder / "run", device="cpu", shard=sharded, **(SMALL | {"steps": 2, "compile": True}))
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["copies", "shards"])
+def test_what_fails_for_one_process_is_left_by_all(tmp_path, sharded):
+    run_ranks(2, tmp_path, fail_on_one, tmp_path, sharded)
+    assert events(tmp_path / "run") == [WORDS + "this one"]
+
+
+def compile_all(rank, size, folder):
+    compiling.BACKEND = "eager"
+    Job._write_report = lambda *_: None
+    train(None, out=folder / "run", device="cpu", shard=True, **(SMALL | {"steps": 2, "compile": True}))
+
+
+def test_shards_train_and_are_evaluated_with_compiled_blocks(tmp_path):
+    run_ranks(2, tmp_path, compile_all, tmp_path)
+    assert events(tmp_path / "run") == []
+
+
+@pytest.mark.slow
+def test_the_real_compiler_learns_the_same(pictures, tmp_path):
+    still = {"architecture.dropout": 0.0, "architecture.drop_path": 0.0}  # it draws its noise otherwise
+    plain, run = (begin(pictures, tmp_path / f"run {compiled}", compiled, **still) for compiled in (False, True))
+    assert events(run) == []
+    for one, two in zip(rows_of(run), rows_of(plain), strict=True):
+        assert one["loss"] == pytest.approx(two["loss"], rel=1e-3)
