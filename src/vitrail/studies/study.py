@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import statistics
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -63,11 +64,13 @@ def study(
         Work(row, choice, seed, folder / "runs" / choice.folder / f"seed-{seed}", _model(plan, row, choice, source))
         for row, choice, seed in plan.runs()
     ]
-    _refuse_changed(works, source, again)
+    studying = _Studying(plan, folder, os.fspath(address), data_options or {}, source, device, say)
+    studying.need_validation(works)
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
     try:
-        return _Studying(plan, folder, os.fspath(address), data_options or {}, source, device, say).run(works)
+        _refuse_changed(works, source, again)
+        return studying.run(works)
     finally:
         lock.release()
 
@@ -157,7 +160,6 @@ class _Studying:
         self.failed: dict[str, str] = {}
 
     def run(self, works: list[Work]) -> Result:
-        self._need_validation(works)
         self.say(self._size(works))
         last: tuple[Any, ...] | None = None
         for number, work in enumerate(_grouped(works), 1):
@@ -189,7 +191,7 @@ class _Studying:
         splits = make_splits(self.source, fraction=data.val_fraction, seed=data.split_seed, subset=data.subset)
         return len(splits.train), len(splits.val)
 
-    def _need_validation(self, works: list[Work]) -> None:
+    def need_validation(self, works: list[Work]) -> None:
         if self.test is not None and self.plan.choose is None:
             return
         if any(not self._pictures(work.recipe.data)[1] for work in works):
@@ -216,11 +218,13 @@ class _Studying:
         self.say(f"{name}: {summary(self._outcome(work), self.measure)}")
 
     def _train(self, work: Work) -> None:
-        if (work.folder / FACTS).is_file():
-            resume(work.folder, device=self.device, source=self.source)
-            return
-        given = {"data_options": self.options, "source": self.source, "device": self.device}
-        train(self.address, recipe=work.recipe, out=work.folder, **given)  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* loads in vitrail alone")  # models of a study are no gifts
+            if (work.folder / FACTS).is_file():
+                resume(work.folder, device=self.device, source=self.source)
+                return
+            given = {"data_options": self.options, "source": self.source, "device": self.device}
+            train(self.address, recipe=work.recipe, out=work.folder, **given)  # type: ignore[arg-type]
 
     def _score(self, work: Work) -> None:
         """The best model on the test part, once; the score is kept with the run."""
