@@ -54,6 +54,7 @@ class Batch:
     erasing: Erasing | None = None
     mix: Mix | None = None
     valid: Tensor | None = None  # (n,), bool: in evaluation, False for a picture that could not be read
+    crops: tuple[Tensor, ...] = ()  # more views of each picture, (n, views, channels, height, width), uint8
     full: Tensor | None = None  # (n, 2): in evaluation, the width and height that each picture has
     bad: list[Bad] = field(default_factory=list)
 
@@ -82,12 +83,14 @@ class Batch:
 
     def inputs(self, preprocessing: Preprocessing) -> Tensor:
         """What the model takes: float32 of (n, channels, height, width)."""
-        values = torch.empty(self.pixels.shape, device=self.pixels.device).copy_(self.pixels)
-        mean, std = _statistics(preprocessing, values.device)
-        values.div_(255).sub_(mean).div_(std)
+        values = _normalised(self.pixels, preprocessing)
         if self.erasing is not None:
             values = self.erasing(values)
         return values if self.mix is None else self.mix.pixels(values)
+
+    def crop_inputs(self, preprocessing: Preprocessing) -> tuple[Tensor, ...]:
+        """The other views, as the model takes them: (n, views, channels, height, width)."""
+        return tuple(_normalised(crops, preprocessing) for crops in self.crops)
 
     def targets(self, classes: int) -> Tensor:
         """What the loss takes: labels as they are, or where pictures were mixed (n, classes)."""
@@ -101,7 +104,13 @@ class Batch:
         mix = self.mix and Mix(*(change(column) for column in vars(self.mix).values()))
         new = replace(self, erasing=erasing, mix=mix, valid=of(self.valid), full=of(self.full))
         samples, pixels, labels = map(change, (self.samples, self.pixels, self.labels))
-        return replace(new, samples=samples, pixels=pixels, labels=labels)
+        return replace(new, samples=samples, pixels=pixels, labels=labels, crops=tuple(map(change, self.crops)))
+
+
+def _normalised(pixels: Tensor, preprocessing: Preprocessing) -> Tensor:
+    values = torch.empty(pixels.shape, device=pixels.device).copy_(pixels)
+    mean, std = _statistics(preprocessing, values.device)
+    return values.div_(255).sub_(mean).div_(std)
 
 
 @lru_cache(maxsize=8)

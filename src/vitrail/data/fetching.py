@@ -17,9 +17,10 @@ from vitrail.data.augmentation.plan import Augmentation
 from vitrail.data.augmentation.policy import Drawn, draw
 from vitrail.data.batch import Bad, Batch, Erasing
 from vitrail.data.samples import Integers
-from vitrail.data.source import Subset
+from vitrail.data.source import Readable, Subset
+from vitrail.data.views import View
 from vitrail.errors import DataError, PictureError, VitrailError
-from vitrail.pictures import Preprocessing
+from vitrail.pictures import Preprocessing, as_picture
 
 
 class Task(NamedTuple):
@@ -40,6 +41,7 @@ class Fetcher(Dataset[Any]):
     plan: Augmentation | None
     seed: int
     strict: bool
+    views: tuple[View, ...] = ()
 
     def __getitem__(self, task: Task) -> Batch | VitrailError:
         try:
@@ -69,12 +71,16 @@ class Fetcher(Dataset[Any]):
         size, bad = self.preprocessing.size, []
         samples = task.samples.copy()
         pixels = self._room(len(samples), planar=plan.crop == "random-resized" and not plan.possible_ops())
+        crops = [self._room(len(samples) * view.count, planar=False, size=view.size) for view in self.views]
         drawn = self._draw(plan, task.epoch, samples, task.repeat)
         readables = self.subset.read_many(samples)
         for k, row in enumerate(on_picture.rows(drawn)):
             readable = readables[k]
             for _ in range(len(self.subset)):
                 try:
+                    if self.views:
+                        readable = as_picture(readable)  # once for all crops
+                        self._crop(readable, samples[k : k + 1], task.repeat[k : k + 1], task.epoch, k, crops)
                     pixels[k] = on_picture.augmented(readable, plan, row, self.preprocessing)
                     break
                 except PictureError as error:
@@ -94,8 +100,19 @@ class Fetcher(Dataset[Any]):
             task.step,
             erasing=erasing(plan, drawn),
             mix=draw_mix(plan, self.seed, task.epoch, place, size) if plan.mixes else None,
+            crops=tuple(some.reshape(len(samples), -1, *some.shape[1:]) for some in crops),
             bad=bad,
         )
+
+    def _crop(
+        self, picture: Readable, sample: Integers, repeat: Integers, epoch: int, k: int, crops: list[Tensor]
+    ) -> None:
+        """Fills in the other views of a picture, the one at place k of the batch."""
+        for view, room in zip(self.views, crops, strict=True):
+            drawn = view.draw(self.seed, epoch, torch.from_numpy(sample), torch.from_numpy(repeat))
+            preprocessing = view.preprocessing(self.preprocessing)
+            for number, row in enumerate(on_picture.rows(drawn)):
+                room[k * view.count + number] = on_picture.augmented(picture, view.plan, row, preprocessing)
 
     def _draw(self, plan: Augmentation, epoch: int, samples: Integers, repeat: Integers) -> Drawn:
         index, again = torch.from_numpy(samples), torch.from_numpy(repeat)
@@ -109,9 +126,9 @@ class Fetcher(Dataset[Any]):
     def _labels(self, samples: Integers) -> Tensor:
         return labels_of(self.subset, samples)
 
-    def _room(self, count: int, *, planar: bool) -> Tensor:
+    def _room(self, count: int, *, planar: bool, size: tuple[int, int] | None = None) -> Tensor:
         """Room for pixels (count, channels, height, width), channel by channel, or with a pixel's channels together."""
-        (height, width), channels = self.preprocessing.size, self.preprocessing.channels
+        (height, width), channels = size or self.preprocessing.size, self.preprocessing.channels
         shape = (count, channels, height, width) if planar else (count, height, width, channels)
         if get_worker_info() is None:
             room = torch.empty(shape, dtype=torch.uint8)

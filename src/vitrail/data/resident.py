@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from vitrail.data.augmentation.mixing import draw_mix
 from vitrail.data.augmentation.on_batch import augmented
 from vitrail.data.augmentation.on_picture import fill_colour
 from vitrail.data.augmentation.plan import Augmentation
-from vitrail.data.augmentation.policy import Drawn, draw
+from vitrail.data.augmentation.policy import Drawn
 from vitrail.data.batch import Batch
 from vitrail.data.cache import Decoded
 from vitrail.data.fetching import erasing, labels_of
@@ -23,6 +24,7 @@ from vitrail.data.loading import check_pairs
 from vitrail.data.samples import Integers
 from vitrail.data.schedule import ALONE, Schedule, Share
 from vitrail.data.source import Subset
+from vitrail.data.views import View
 from vitrail.pictures import Preprocessing
 
 AHEAD = 2**16  # samples whose draws are made at once
@@ -46,6 +48,7 @@ class ResidentLoader:
         device: str | torch.device = "cpu",
         share: Share = ALONE,
         compiled: bool = False,
+        views: tuple[View, ...] = (),
     ) -> None:
         check_pairs(plan, schedule, share)
         self.schedule, self.share, self.plan, self.preprocessing = schedule, share, plan, preprocessing
@@ -55,10 +58,13 @@ class ResidentLoader:
         self.labels = all_labels(schedule.subset).to(self.device)
         self.readable, self.bad = _next_good(decoded.valid), list(decoded.bad)
         self.colour = torch.tensor(fill_colour(preprocessing), device=self.device)
-        self._replay: Replay | None = None
+        own = View(plan, preprocessing.size, 1, 0)
+        self.views = (own, *views)
+        self._replays: dict[View, Replay] = {}
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        step, ahead = start, max(1, AHEAD // (self.schedule.batch_size // self.share.world))
+        each = self.schedule.batch_size // self.share.world * sum(view.count for view in self.views)
+        step, ahead = start, max(1, AHEAD // each)
         while stop is None or step < stop:
             epoch, number = divmod(step, self.schedule.steps_per_epoch)
             count = min(ahead, self.schedule.steps_per_epoch - number)
@@ -74,39 +80,48 @@ class ResidentLoader:
         samples = torch.from_numpy(self.readable)[samples].to(self.device)
         repeat, place = repeat.to(self.device), place.to(self.device)
         seed, size = self.schedule.seed, self.preprocessing.size
-        drawn = draw(self.plan, seed, epoch, samples, repeat, size)
+        drawn, *others = (view.draw(seed, epoch, samples, repeat) for view in self.views)
         mix = draw_mix(self.plan, seed, epoch, place, size) if self.plan.mixes else None
         labels, each = self.labels[samples], len(samples) // count
         for k in range(count):
             part = slice(k * each, (k + 1) * each)
+            kinds = zip(self.views[1:], others, strict=True)
+            crops = tuple(self._crops(view, samples[part], some, part) for view, some in kinds)
             yield Batch(
                 samples[part],
-                self._pixels(samples[part], drawn[part]),
+                self._pixels(self.views[0], samples[part], drawn[part]),
                 labels[part],
                 first + k,
+                crops=crops,
                 erasing=erasing(self.plan, drawn[part]),
                 mix=mix and mix.part(part.start, part.stop),
             )
 
-    def _pixels(self, samples: Tensor, drawn: Drawn) -> Tensor:
+    def _crops(self, view: View, samples: Tensor, drawn: Drawn, part: slice) -> Tensor:
+        """(samples, views of this kind, channels, height, width)."""
+        rows = slice(part.start * view.count, part.stop * view.count)
+        pixels = self._pixels(view, samples.repeat_interleave(view.count), drawn[rows])
+        return pixels.view(len(samples), view.count, *pixels.shape[1:])
+
+    def _pixels(self, view: View, samples: Tensor, drawn: Drawn) -> Tensor:
         """The augmented pixels of these samples."""
         tensors = (samples, drawn.crop, drawn.hflip, drawn.vflip, drawn.ops, drawn.values)
         if self.device.type != "cuda":
-            return self._augment(*tensors)
+            return self._augment(view, *tensors)
         with _exact_products():
-            return self._replayed(tensors)
+            return self._replayed(view, tensors)
 
-    def _replayed(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        if self._replay is None:
-            function = torch.compile(self._augment, dynamic=False) if self.compiled else self._augment
-            self._replay = Replay(function, tensors)
-        return self._replay(*tensors)
+    def _replayed(self, view: View, tensors: tuple[Tensor, ...]) -> Tensor:
+        if view not in self._replays:
+            function = partial(self._augment, view)
+            compiled = torch.compile(function, dynamic=False) if self.compiled else function
+            self._replays[view] = Replay(compiled, tensors)
+        return self._replays[view](*tensors)
 
-    def _augment(self, samples: Tensor, *drawn: Tensor) -> Tensor:
+    def _augment(self, view: View, samples: Tensor, *drawn: Tensor) -> Tensor:
         crop, hflip, vflip, ops, values = drawn
         some = Drawn(crop, hflip, vflip, ops, values, erase=samples, cutout=samples, noise=samples)  # these come later
-        size = self.preprocessing.size
-        return augmented(self.pixels[samples], self.full[samples], self.plan, some, size, self.colour)
+        return augmented(self.pixels[samples], self.full[samples], view.plan, some, view.size, self.colour)
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""The masked autoencoder (He et al. 2021): the encoder sees a quarter of the patches, a light decoder draws the rest."""
+"""The masked autoencoder (He et al. 2021): the encoder sees a quarter of the patches, a light decoder draws the
+others."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from vitrail.model.fields import Pair
 from vitrail.model.layers import make_norm
 from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
-from vitrail.pretraining.masking import Places, check_encoder, cut, gathered, hidden_of, joined, order_by
+from vitrail.pretraining.masking import Places, check_encoder, cut, gathered, hidden_of, order_by, shown
 from vitrail.training.methods import Mae
 
 EPSILON = 1e-6  # of the variance of a patch's pixels: one of a single colour has none
@@ -27,6 +28,8 @@ class MaskedAutoencoder(ViT):
     the order of the noise, so that nothing has to be put back in its place: attention does not mind, and each token
     has its position added.
     """
+
+    decoder_pos_embed: Tensor
 
     def __init__(self, config: ViTConfig, settings: Mae) -> None:
         check_encoder(config, "mae")
@@ -80,15 +83,12 @@ class MaskedAutoencoder(ViT):
         """To look at: the pictures with hidden patches left out, and with those that were drawn in their place.
 
         Where pixels are normalised patch by patch, the drawn ones get the mean and the variance of the true ones."""
-        size, grid = self.config.patch_size, self.config.grid
-        patches, last = cut(pictures, size), order[:, -self.hidden :]
+        patches, last = cut(pictures, self.config.patch_size), order[:, -self.hidden :]
         drawn = self(pictures, order).float()
         if self.settings.norm_pixels:
             _, mean, deviation = normalised(gathered(patches, last))
             drawn = drawn * deviation + mean
-        place = last[..., None].expand_as(drawn)
-        blank = torch.zeros_like(drawn)
-        return joined(patches.scatter(1, place, blank), size, grid), joined(patches.scatter(1, place, drawn), size, grid)
+        return shown(patches, last, drawn, self.config)
 
 
 def normalised(patches: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,8 +102,8 @@ def decoder_config(config: ViTConfig, settings: Mae) -> ViTConfig:
     """Plain blocks of the decoder's width, with the norm and the activation of the encoder."""
     changed: ViTConfig = config.replace(
         embed_dim=settings.decoder_dim, depth=settings.decoder_depth, num_heads=settings.decoder_heads, head_dim=None,
-        mlp="plain", mlp_ratio=4.0, rope=False, relative_bias=False, attn_scale=None, layer_scale=None, positions="none",
-        prefix_positions="none", dropout=0.0, attn_dropout=0.0, embed_dropout=0.0, drop_path=0.0,
+        mlp="plain", mlp_ratio=4.0, rope=False, relative_bias=False, attn_scale=None, layer_scale=None,
+        positions="none", prefix_positions="none", dropout=0.0, attn_dropout=0.0, embed_dropout=0.0, drop_path=0.0,
     )  # fmt: skip
     return changed
 

@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vitrail.classifier import Classifier
 from vitrail.errors import WeightsError
@@ -23,7 +24,9 @@ _THEIR_BLOCKS = re.compile(r"^decoder\.decoder_(?:layers|blocks|encoder\.layer)\
 _OURS = re.compile(r"(mask_token|decoder_(embed|pos_embed|norm|pred|blocks\.\d+)(\..+)?)")
 
 
-def load_autoencoder(source: str | os.PathLike[str], settings: Mae | None = None) -> tuple[MaskedAutoencoder, Classifier]:
+def load_autoencoder(
+    source: str | os.PathLike[str], settings: Mae | None = None
+) -> tuple[MaskedAutoencoder, Classifier]:
     """The whole autoencoder of a checkpoint, and its encoder as a model with preprocessing.
 
     `settings` may say the mask ratio and whether pixels are normalised; the decoder's shape is the checkpoint's.
@@ -32,7 +35,8 @@ def load_autoencoder(source: str | os.PathLike[str], settings: Mae | None = None
     state, heads = read_decoder(source)
     if not state:
         raise WeightsError(f"{source} has no decoder: it is no masked autoencoder, or only the encoder of one")
-    settings = replace(settings or Mae(), **decoder_shape(state, heads))
+    shape: dict[str, Any] = decoder_shape(state, heads)
+    settings = replace(settings or Mae(), **shape)
     model = MaskedAutoencoder(_vit(encoder).config, settings)
     model.load_state_dict(_vit(encoder).state_dict(), strict=False)
     put_decoder(model, state)
@@ -68,7 +72,8 @@ def _from_transformers(state: State) -> State:
     if "decoder.decoder_embed.weight" not in state:
         return {}
     theirs = {name: tensor.float() for name, tensor in state.items() if name.startswith("decoder.")}
-    blocks = {_THEIR_BLOCKS.sub("layers.", name): theirs.pop(name) for name in list(theirs) if _THEIR_BLOCKS.match(name)}
+    inside = [name for name in theirs if _THEIR_BLOCKS.match(name)]
+    blocks = {_THEIR_BLOCKS.sub("layers.", name): theirs.pop(name) for name in inside}
     found = {name.removeprefix("decoder."): tensor for name, tensor in theirs.items()}
     return found | {f"decoder_{name}": tensor for name, tensor in transformers.rename(blocks).items()}
 

@@ -13,7 +13,7 @@ from vitrail.errors import ConfigError
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
-from vitrail.pretraining.masking import Places, check_encoder, cut, gathered, hidden_of, joined, order_by
+from vitrail.pretraining.masking import Places, check_encoder, cut, gathered, hidden_of, order_by, shown
 from vitrail.training.methods import Masked
 
 LEVELS = 8  # of 3 bits
@@ -55,7 +55,7 @@ class MaskedPredictor(ViT):
 
         tokens = self.forward_features(pictures, change=corrupt)[:, self.config.num_prefix :]
         found = self.predict(gathered(tokens, order[:, -self.corrupted :]))
-        return found.unflatten(-1, (CELLS * CELLS, -1)) if self.settings.target == "patch-4x4" else found
+        return found.view(*found.shape[:2], CELLS * CELLS, -1) if self.settings.target == "patch-4x4" else found
 
     def wanted(self, pictures: Tensor, sources: Tensor, levels: Tensor) -> Tensor:
         """What they hold: numbers of colours, (n, corrupted) or (n, corrupted, 16), or pixels (n, corrupted, numbers).
@@ -72,22 +72,19 @@ class MaskedPredictor(ViT):
     @torch.no_grad()
     def drawn(self, pictures: Tensor, sources: Tensor, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
         """To look at: the pictures with corrupted patches left out, and with what was predicted in their place."""
-        size, grid, channels = self.config.patch_size, self.config.grid, self.config.in_chans
+        size, channels = self.config.patch_size, self.config.in_chans
         found = self(pictures, sources).float()
         if self.settings.target != "pixels":
             cells = (1, 1) if self.settings.target == "mean-colour" else (CELLS, CELLS)
             found = painted(found.argmax(-1).view(*found.shape[:2], -1), size, cells, channels, preprocessing)
-        patches, last = cut(pictures, size), sources[:, 0, -self.corrupted :]
-        place = last[..., None].expand_as(found)
-        blank = torch.zeros_like(found)
-        return joined(patches.scatter(1, place, blank), size, grid), joined(patches.scatter(1, place, found), size, grid)
+        return shown(cut(pictures, size), sources[:, 0, -self.corrupted :], found, self.config)
 
 
 def colour_numbers(levels: Tensor, size: tuple[int, int], cells: tuple[int, int]) -> Tensor:
     """The mean colour of each of `cells` of every patch, with 3 bits to a channel, as one number: (n, patches, cells).
 
     `levels` (n, channels, height, width) are whole numbers from 0 to 255, whose sums are exact."""
-    n, channels, height, width = levels.shape
+    n, channels = levels.shape[:2]
     patches = cut(levels, size).view(-1, *size, channels).permute(0, 3, 1, 2)
     means = F.adaptive_avg_pool2d(patches, cells)  # (n * patches, channels, rows, columns)
     three_bits = (means / (256 / LEVELS)).floor().clamp(0, LEVELS - 1).long().flatten(2)
@@ -103,8 +100,8 @@ def painted(
     places = LEVELS ** torch.arange(channels - 1, -1, -1, device=colours.device)
     levels = (colours[..., None] // places % LEVELS + 0.5) / LEVELS  # (n, some, cells, channels)
     mean, std = (torch.tensor(n, device=colours.device) for n in (preprocessing.mean, preprocessing.std))
-    values = ((levels - mean) / std).flatten(0, 1).mT.unflatten(-1, cells)  # (n * some, channels, rows, columns)
-    large = F.interpolate(values, size, mode="nearest")
+    values = ((levels - mean) / std).flatten(0, 1).mT  # (n * some, channels, cells)
+    large = F.interpolate(values.reshape(-1, channels, *cells), size, mode="nearest")
     return large.permute(0, 2, 3, 1).reshape(*colours.shape[:2], -1)
 
 

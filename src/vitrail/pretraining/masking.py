@@ -75,6 +75,14 @@ def joined(patches: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Ten
     return patches.view(n, h, w, p, q, channels).permute(0, 5, 1, 3, 2, 4).reshape(n, channels, h * p, w * q)
 
 
+def shown(patches: Tensor, at: Tensor, found: Tensor, config: ViTConfig) -> tuple[Tensor, Tensor]:
+    """To look at: pictures whose patches `at` (n, some) are left out, and the same with `found` in their place."""
+    place = at[..., None].expand_as(found)
+    size, grid = config.patch_size, config.grid
+    blank, full = patches.scatter(1, place, torch.zeros_like(found)), patches.scatter(1, place, found)
+    return joined(blank, size, grid), joined(full, size, grid)
+
+
 def check_encoder(config: ViTConfig, method: str) -> None:
     """Masks need patches that lie side by side, and tokens that come out of the last block."""
     if config.backbone is not None or config.conv_stem or config.stride is not None:

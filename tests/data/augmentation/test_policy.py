@@ -141,6 +141,35 @@ def test_what_is_drawn_is_among_what_is_possible(policy) -> None:
     assert ops - {Op.IDENTITY} == Augmentation(**plan).possible_ops()
 
 
+def test_grey_blur_and_solarize_come_with_their_chances_one_after_the_other() -> None:
+    found = drawn(20_000, grey=0.2, blur=0.5, solarize=0.1)
+    assert found.ops.shape[1] == 3
+    for slot, (op, chance) in enumerate(((Op.GREY, 0.2), (Op.BLUR, 0.5), (Op.SOLARIZE, 0.1))):
+        came = found.ops[:, slot] == op
+        assert ((found.ops[:, slot] == Op.IDENTITY) | came).all()
+        assert abs(came.double().mean() - chance) < 4 * (chance * (1 - chance) / 20_000) ** 0.5
+    blurs = found.values[:, 1][found.ops[:, 1] == Op.BLUR]
+    assert stats.kstest(blurs.numpy(), stats.uniform(0.1, 1.9).cdf).pvalue > 1e-4
+    both = ((found.ops[:, 0] == Op.GREY) & (found.ops[:, 1] == Op.BLUR)).double().mean()
+    assert abs(both - 0.1) < 0.01  # one says nothing about the other
+
+
+def test_colour_jitter_comes_as_a_whole_or_not_at_all() -> None:
+    found = drawn(20_000, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1, jitter_prob=0.8)
+    count = (found.ops != Op.IDENTITY).sum(1)
+    assert set(count.tolist()) == {0, 4}
+    assert abs((count == 4).double().mean() - 0.8) < 4 * (0.16 / 20_000) ** 0.5
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_each_slot_draws_from_its_own_operations(policy) -> None:
+    plan = {"policy": policy, "brightness": 0.3, "hue": 0.1, "grey": 0.5, "blur": 0.5, "solarize": 0.5}
+    found, slots = drawn(2000, **plan), Augmentation(**plan).slots()
+    assert found.ops.shape[1] == len(slots)
+    for column, slot in zip(found.ops.unbind(1), slots, strict=True):
+        assert set(column.unique().tolist()) - {Op.IDENTITY} <= slot
+
+
 # -- flips and colour jitter
 
 
@@ -199,6 +228,7 @@ SETTINGS = {
     "crop": "pad", "scale": (0.5, 1.0), "ratio": (1.0, 1.0), "padding": 9, "padding_mode": "constant",
     "interpolation": "bilinear", "hflip": 0.1, "vflip": 0.7, "policy": "trivialaugment", "num_ops": 3, "magnitude": 3.0,
     "magnitude_std": 0.0, "op_prob": 1.0, "brightness": 0.9, "contrast": 0.9, "saturation": 0.9, "hue": 0.4,
+    "jitter_prob": 0.5, "grey": 0.2, "blur": 0.3, "solarize": 0.4,
     "erase": 0.9, "erase_scale": (0.1, 0.2), "erase_ratio": (1.0, 1.0), "erase_fill": "noise", "cutout": 0.9,
     "mixup": 0.8, "cutmix": 1.0, "mix_prob": 0.2, "repeats": 3,
 }  # fmt: skip
@@ -206,7 +236,8 @@ DECIDES = {
     "hflip": ("hflip",), "vflip": ("vflip",), "erase": ("erase",), "erase_scale": ("erase",),
     "erase_ratio": ("erase",), "cutout": ("cutout",),
     **dict.fromkeys(("policy", "num_ops", "magnitude", "magnitude_std", "op_prob"), ("ops", "values")),
-    **dict.fromkeys(("brightness", "contrast", "saturation", "hue"), ("ops", "values")),
+    **dict.fromkeys(("brightness", "contrast", "saturation", "hue"), ("ops", "values")), "jitter_prob": ("ops",),
+    **dict.fromkeys(("grey", "blur", "solarize"), ("ops", "values")),
 }  # fmt: skip
 
 
@@ -305,3 +336,14 @@ def test_a_setting_that_cannot_be_is_refused_in_one_line_that_names_it(name: str
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "must" in str(caught.value) or "choose from" in str(caught.value)
+
+
+def test_alternating_mirrors_come_every_other_epoch_and_half_of_them_at_first() -> None:
+    plan, index = Augmentation(alternate=True), torch.arange(10_000)
+    flips = [draw(plan, 3, epoch, index, torch.zeros_like(index), (32, 32)).hflip for epoch in range(4)]
+    assert torch.equal(flips[0], flips[2])
+    assert torch.equal(flips[0], ~flips[1])
+    assert torch.equal(flips[1], flips[3])
+    assert abs(flips[0].double().mean().item() - 0.5) < 4 * 0.5 / 100
+    other = draw(plan, 4, 0, index, torch.zeros_like(index), (32, 32)).hflip
+    assert abs((other == flips[0]).double().mean().item() - 0.5) < 4 * 0.5 / 100

@@ -37,8 +37,7 @@ def augmented(
         new = _random_resized(pixels.float(), full, plan, drawn, size)
     else:
         new = _flipped(pixels.float(), drawn)
-    possible = plan.possible_ops()
-    for slot in range(drawn.ops.shape[1] if possible else 0):
+    for slot, possible in enumerate(plan.slots()):
         new = changed(new, drawn.ops[:, slot], drawn.values[:, slot], possible, colour)
     return new.to(torch.uint8)
 

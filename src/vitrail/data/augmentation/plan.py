@@ -24,6 +24,7 @@ Policy = Literal[
 PaddingMode = Literal["reflect", "constant"]
 Interpolation = Literal["bilinear", "bicubic"]
 Fill = Literal["mean", "noise"]
+_CHANCES = ("hflip", "vflip", "op_prob", "jitter_prob", "grey", "blur", "solarize", "erase", "cutout", "mix_prob")
 _CHOICES: dict[str, Any] = {
     "crop": Crop,
     "policy": Policy,
@@ -35,13 +36,15 @@ _CHOICES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to a training picture, in this order: crop, flip, policy, colour jitter, erasing, cutout, mixing.
+    """What may happen to a training picture, in this order: crop, flip, policy, colour jitter, grey, blur, solarize,
+    erasing, cutout, mixing.
 
     `crop`: "random-resized" (a part of `scale` of the area and of an aspect in `ratio`), "pad" (resized to cover the
     target, padded by `padding`, a random window: the usual one for small pictures, and DeiT-III's simple random crop),
     or "none" (as in evaluation). `policy` with `num_ops`, `magnitude` (of 10), `magnitude_std` and `op_prob` for
-    randaugment. `erase` is a probability; `cutout` the side of a square, as a fraction of the picture's. `mixup` and
-    `cutmix` are the alpha of their Beta distribution; `repeats` says how often a picture comes in one batch.
+    randaugment. `jitter_prob` is the probability of colour jitter, and `grey`, `blur`, `solarize` and `erase` are their
+    own; `cutout` is the side of a square, as a fraction of the picture's. `mixup` and `cutmix` are the alpha of their
+    Beta distribution; `repeats` says how often a picture comes in one batch.
     """
 
     crop: Crop = "random-resized"
@@ -51,6 +54,7 @@ class Augmentation:
     padding_mode: PaddingMode = "reflect"
     interpolation: Interpolation = "bicubic"
     hflip: float = 0.5
+    alternate: bool = False  # after a first draw, a picture comes mirrored in every other epoch
     vflip: float = 0.0
     policy: Policy = "none"
     num_ops: int = 2
@@ -61,6 +65,10 @@ class Augmentation:
     contrast: float = 0.0
     saturation: float = 0.0
     hue: float = 0.0
+    jitter_prob: float = 1.0
+    grey: float = 0.0
+    blur: float = 0.0
+    solarize: float = 0.0
     erase: float = 0.0
     erase_scale: tuple[float, float] = (0.02, 1 / 3)
     erase_ratio: tuple[float, float] = (0.3, 1 / 0.3)
@@ -72,7 +80,7 @@ class Augmentation:
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("hflip", "vflip", "op_prob", "erase", "cutout", "mix_prob"):
+        for name in _CHANCES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"augmentation: {name}={getattr(self, name)} must be from 0 to 1")
         for name in ("magnitude", "magnitude_std", "brightness", "contrast", "saturation", "mixup", "cutmix"):
@@ -99,23 +107,35 @@ class Augmentation:
 
     def possible_ops(self) -> frozenset[Op]:
         """The operations that can come up."""
+        return frozenset(op for slot in self.slots() for op in slot)
+
+    def slots(self) -> tuple[frozenset[Op], ...]:
+        """What happens one after the other: the operations of which one, or none, is drawn each time."""
         from vitrail.data.augmentation import ops as spaces
         from vitrail.data.augmentation.autoaugment import POLICIES
         from vitrail.data.augmentation.ops import Op
 
+        slots: list[set[Op]] = []
         if self.policy == "randaugment":
-            found = set(spaces.RANDAUGMENT)
+            slots += [set(spaces.RANDAUGMENT)] * self.num_ops
         elif self.policy == "trivialaugment":
-            found = set(spaces.trivialaugment(1, 1))
+            slots += [set(spaces.trivialaugment(1, 1))]
         elif self.policy == "three-augment":
-            found = {Op.GREY, Op.SOLARIZE, Op.BLUR}
+            slots += [{Op.GREY, Op.SOLARIZE, Op.BLUR}]
         elif self.policy != "none":
             pairs = POLICIES[self.policy.removeprefix("autoaugment-")]
-            found = {op for pair in pairs for op, probability, _ in pair if probability > 0}
-        else:
-            found = set()
-        found |= {Op[name.upper()] for name, _, most in self.jitter() if most > 0}
-        return frozenset(found) - {Op.IDENTITY}
+            slots += [{op for pair in pairs for op, probability, _ in pair if probability > 0}] * 2
+        jitter = {Op[name.upper()] for name, _, most in self.jitter() if most > 0}
+        slots += [jitter] * len(jitter)
+        slots += [{op} for op, _ in self.looks()]
+        return tuple(frozenset(slot) - {Op.IDENTITY} for slot in slots)
+
+    def looks(self) -> list[tuple[Op, float]]:
+        """Operations that come with a chance of their own, each after the one before it."""
+        from vitrail.data.augmentation.ops import Op
+
+        chances = ((Op.GREY, self.grey), (Op.BLUR, self.blur), (Op.SOLARIZE, self.solarize))
+        return [(op, chance) for op, chance in chances if chance > 0]
 
     def jitter(self) -> list[tuple[str, float, float]]:
         """Operation, the number that changes nothing, and how far to go from it."""

@@ -47,17 +47,25 @@ def draw(plan: Augmentation, seed: int, epoch: int, index: Tensor, repeat: Tenso
 
     flips = numbers(Stream.FLIP, 2)
     ops, values = _draw_policy(plan, numbers, size)
-    jitter_ops, jitter_values = _draw_jitter(plan, numbers(Stream.JITTER, 8))
+    looks = numbers(Stream.LOOKS, 5)
+    jitter_ops, jitter_values = _draw_jitter(plan, numbers(Stream.JITTER, 8), looks[:, :1])
+    look_ops, look_values = _draw_looks(plan, looks[:, 1:])
     return Drawn(
         crop=numbers(Stream.CROP, CROP_NUMBERS),
-        hflip=flips[:, 0] < plan.hflip,
+        hflip=_alternating(seed, epoch, index, repeat) if plan.alternate else flips[:, 0] < plan.hflip,
         vflip=flips[:, 1] < plan.vflip,
-        ops=torch.cat([ops, jitter_ops], 1),
-        values=torch.cat([values, jitter_values], 1),
+        ops=torch.cat([ops, jitter_ops, look_ops], 1),
+        values=torch.cat([values, jitter_values, look_values], 1),
         erase=_draw_erase(plan, numbers(Stream.ERASE, CROP_NUMBERS + 1), size),
         cutout=_draw_cutout(plan, numbers(Stream.CUTOUT, 2), size),
         noise=keys(Stream.NOISE, seed, epoch, index, repeat),
     )
+
+
+def _alternating(seed: int, epoch: int, index: Tensor, repeat: Tensor) -> Tensor:
+    """Jordan 2024: no picture comes twice in a row the same way round, which short trainings gain from."""
+    first = uniform(keys(Stream.FLIP, seed, 0, index, repeat), 1)[:, 0] < 0.5
+    return first ^ bool(epoch % 2)
 
 
 def _draw_policy(plan: Augmentation, numbers, size: tuple[int, int]) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
@@ -78,8 +86,7 @@ def _draw_policy(plan: Augmentation, numbers, size: tuple[int, int]) -> tuple[Te
     if plan.policy == "three-augment":
         which = choice(drawn[:, :1], 3)
         ops = torch.tensor([Op.GREY, Op.SOLARIZE, Op.BLUR], device=which.device)[which]
-        value = torch.where(ops == Op.SOLARIZE, 128.0, 0.1 + 1.9 * drawn[:, 1:2])
-        return ops, torch.where(ops == Op.GREY, 0.0, value)
+        return ops, _look_values(ops, drawn[:, 1:2])
     if plan.policy == "none":
         return drawn[:, :0].long(), drawn[:, :0]
     table = torch.tensor(POLICIES[plan.policy.removeprefix("autoaugment-")], dtype=torch.double, device=drawn.device)
@@ -96,14 +103,28 @@ def _sign(number: Tensor) -> Tensor:
     return torch.where(number < 0.5, -1.0, 1.0).double()
 
 
-def _draw_jitter(plan: Augmentation, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Brightness, contrast, saturation and hue in a random order."""
+def _look_values(ops: Tensor, number: Tensor) -> Tensor:
+    """Pixels are inverted from the middle level on; blurs are from a tenth of a pixel to two."""
+    value = torch.where(ops == Op.SOLARIZE, 128.0, 0.1 + 1.9 * number)
+    return torch.where(ops == Op.GREY, 0.0, value)
+
+
+def _draw_looks(plan: Augmentation, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Grey, blur and solarize; a number for each, and one for how much is blurred."""
+    order = (Op.GREY, Op.BLUR, Op.SOLARIZE)
+    drawn = [torch.where(numbers[:, order.index(op)] < chance, op, Op.IDENTITY) for op, chance in plan.looks()]
+    ops = torch.stack(drawn, 1) if drawn else numbers[:, :0].long()
+    return ops, _look_values(ops, numbers[:, 3:4].expand(-1, ops.shape[1]))
+
+
+def _draw_jitter(plan: Augmentation, numbers: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
+    """Brightness, contrast, saturation and hue in a random order, or none of them."""
     used = [(i, row) for i, row in enumerate(plan.jitter()) if row[2] > 0]
     order = numbers[:, [4 + i for i, _ in used]].argsort(dim=1)
     ops = torch.tensor([Op[name.upper()] for _, (name, _, _) in used], dtype=torch.long, device=numbers.device)
     values = [_within(numbers[:, i], neutral, most) for i, (_, neutral, most) in used]
     stacked = torch.stack(values, 1) if values else numbers[:, :0]
-    return ops[order], stacked.gather(1, order)
+    return torch.where(chance < plan.jitter_prob, ops[order], Op.IDENTITY), stacked.gather(1, order)
 
 
 def _within(number: Tensor, neutral: float, most: float) -> Tensor:
