@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from torch.utils.data import DataLoader
 
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batch import Batch
+from vitrail.data.ending import end, started
 from vitrail.data.fetching import Fetcher, Task
+from vitrail.data.leash import Leash
 from vitrail.data.schedule import ALONE, Schedule, Share
 from vitrail.data.source import Subset
+from vitrail.data.views import View
 from vitrail.data.workers import processors
 from vitrail.errors import DataError, VitrailError
 from vitrail.pictures import Preprocessing
@@ -47,13 +51,16 @@ class _Workers:
                 num_workers=self.workers,
                 collate_fn=_as_it_is,
                 pin_memory=self.pin_memory,
-                worker_init_fn=_leave_signals_to_the_parent,
+                worker_init_fn=partial(_begin_worker, Leash.of_this_process()) if self.workers else None,
             )
-            batches = iter(loader)
-        for batch in batches:
-            if isinstance(batch, VitrailError):
-                raise batch
-            yield batch
+            batches = started(loader)
+        try:
+            for batch in batches:
+                if isinstance(batch, VitrailError):
+                    raise batch
+                yield batch
+        finally:
+            end(batches)  # at once, even where a traceback still refers to them
 
 
 class _Tasks:
@@ -68,8 +75,9 @@ def _as_it_is(batch: object) -> object:
     return batch
 
 
-def _leave_signals_to_the_parent(worker: int) -> None:
-    """A terminal and a cluster send them to all processes; the parent still needs the batches that are on their way."""
+def _begin_worker(leash: Leash, worker: int) -> None:
+    """A terminal and a cluster send signals to all processes; the parent still needs the batches on their way."""
+    leash.fasten()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -91,11 +99,12 @@ class TrainingLoader:
         share: Share = ALONE,
         strict: bool = False,
         pin_memory: bool = False,
+        views: tuple[View, ...] = (),
     ) -> None:
         check_pairs(plan, schedule, share)
         self.schedule = schedule
         self.share = share
-        fetcher = Fetcher(schedule.subset, preprocessing, plan, schedule.seed, strict)
+        fetcher = Fetcher(schedule.subset, preprocessing, plan, schedule.seed, strict, views)
         self._workers = _Workers(fetcher, workers, pin_memory)
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:

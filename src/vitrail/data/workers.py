@@ -12,6 +12,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, TypeVar
 
+from vitrail.data.leash import Leash
+
 Result_co = TypeVar("Result_co", covariant=True)
 Result = TypeVar("Result")
 Rows = Sequence[int]
@@ -87,15 +89,17 @@ def _alone(task: Task[Result], chunk: Rows) -> Iterator[tuple[Rows, Result]]:
 def _pool(task: Task[Any], workers: int) -> ProcessPoolExecutor:
     # a fork shares the table of names and asks nothing of the caller's script, which a fresh process would run again
     way = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    return ProcessPoolExecutor(workers, mp_context=way, initializer=_begin, initargs=(task,))
+    leash = Leash.of_this_process(way.get_start_method())
+    return ProcessPoolExecutor(workers, mp_context=way, initializer=_begin, initargs=(task, leash))
 
 
 _task: Task[Any] | None = None
 
 
-def _begin(task: Task[Any]) -> None:
+def _begin(task: Task[Any], leash: Leash) -> None:
     global _task
     _task = task
+    leash.fasten()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker at once and without a word
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libtiff writes its complaints there, past everybody
 
