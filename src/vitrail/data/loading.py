@@ -19,7 +19,6 @@ from vitrail.data.leash import Leash
 from vitrail.data.schedule import ALONE, Schedule, Share
 from vitrail.data.source import Subset
 from vitrail.data.views import View
-from vitrail.data.views import View
 from vitrail.data.workers import processors
 from vitrail.errors import DataError, VitrailError
 from vitrail.pictures import Preprocessing
