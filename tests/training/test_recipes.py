@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from tests.training.running import RICH, assert_same_training, make_pictures
 from vitrail.cli import main
 from vitrail.data.augmentation.plan import Augmentation
 from vitrail.errors import ConfigError
-from vitrail.model.zoo import configure
+from vitrail.model.zoo import configure, create
 from vitrail.pictures import preprocessing
 from vitrail.training import recipe as recipe_words
 from vitrail.training.recipe import METHODS, Data, Distillation, Group, Loss, Optimiser, Pixels, Recipe, Schedule, Stage
@@ -55,7 +56,13 @@ recipes = st.builds(
     precision=st.sampled_from(["auto", "fp32", "bf16", "fp16"]),
     compile=st.booleans(),
     ema=share,
-    data=st.builds(Data, val_fraction=share, workers=st.none() | st.integers(0, 9), balanced=st.booleans()),
+    data=st.builds(
+        Data,
+        val_fraction=share,
+        subset=st.floats(0.01, 1),
+        workers=st.none() | st.integers(0, 9),
+        balanced=st.booleans(),
+    ),
     pixels=st.builds(Pixels, crop_pct=st.none() | positive, mean=st.none() | st.tuples(share, share, share)),
     augmentation=st.builds(Augmentation, hflip=share, mixup=positive, repeats=whole),
     optimiser=st.builds(
@@ -170,3 +177,17 @@ def test_a_runs_recipe_gives_the_same_run(tmp_path):
 def test_the_words_for_pixels_are_those_of_the_preprocessing() -> None:
     assert recipe_words.Fit == preprocessing.Fit
     assert recipe_words.Interpolation == preprocessing.Interpolation
+
+
+def test_a_table_inside_the_architecture_survives_the_file_and_makes_a_hybrid(tmp_path: Path) -> None:
+    backbone = {"small_stem": True, "width": 16, "groups": 8, "layers": (1, 1), "preact": False}
+    recipe = read_recipe(
+        "small", {"architecture.backbone": {**backbone, "layers": [1, 1]}, "architecture.patch_size": 2}
+    )
+    assert recipe.architecture["backbone"] == backbone
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe))
+    again = read_recipe(tmp_path / "recipe.toml", {"architecture.backbone.width": 32})
+    assert again.architecture["backbone"] == backbone | {"width": 32}
+    model = create(recipe.model, img_size=32, **recipe.architecture)
+    assert model.config.grid == (8, 8)
+    assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 1000)
