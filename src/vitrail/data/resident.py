@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -77,8 +77,8 @@ class ResidentLoader:
         """Batches of one epoch, whose draws are made together."""
         parts = [self.schedule.at(first + k, self.share) for k in range(count)]
         samples, repeat, place = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
-        samples = torch.from_numpy(self.readable)[samples].to(self.device)
-        repeat, place = repeat.to(self.device), place.to(self.device)
+        samples = torch.from_numpy(self.readable)[samples]
+        samples, repeat, place = (self._sent(column) for column in (samples, repeat, place))
         seed, size = self.schedule.seed, self.preprocessing.size
         drawn, *others = (view.draw(seed, epoch, samples, repeat) for view in self.views)
         mix = draw_mix(self.plan, seed, epoch, place, size) if self.plan.mixes else None
@@ -97,6 +97,11 @@ class ResidentLoader:
                 mix=mix and mix.part(part.start, part.stop),
             )
 
+    def _sent(self, column: Tensor) -> Tensor:
+        """On the device, which works on what it was given before while this is on its way."""
+        pinned = column.pin_memory() if self.device.type == "cuda" else column
+        return pinned.to(self.device, non_blocking=True)
+
     def _crops(self, view: View, samples: Tensor, drawn: Drawn, part: slice) -> Tensor:
         """(samples, views of this kind, channels, height, width)."""
         rows = slice(part.start * view.count, part.stop * view.count)
@@ -113,10 +118,14 @@ class ResidentLoader:
 
     def _replayed(self, view: View, tensors: tuple[Tensor, ...]) -> Tensor:
         if view not in self._replays:
-            function = partial(self._augment, view)
-            compiled = torch.compile(function, dynamic=False) if self.compiled else function
-            self._replays[view] = Replay(compiled, tensors)
+            self._replays[view] = self._recorded(partial(self._augment, view), tensors)
         return self._replays[view](*tensors)
+
+    def _recorded(self, function: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> Replay:
+        if self.compiled:
+            with suppress(torch._dynamo.exc.TorchDynamoException):  # where the compiler does not work, so does this
+                return Replay(torch.compile(function, dynamic=False), tensors)
+        return Replay(function, tensors)
 
     def _augment(self, view: View, samples: Tensor, *drawn: Tensor) -> Tensor:
         crop, hflip, vflip, ops, values = drawn
@@ -147,7 +156,8 @@ class Replay:
                 function(*self.given)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        # other threads may use the device meanwhile, to save a checkpoint
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.result = function(*self.given)
 
     def __call__(self, *tensors: Tensor) -> Tensor:

@@ -145,11 +145,19 @@ class Feeding:
         plan, share = self.recipe.augmentation, self.world.share
         if self.engine == "resident":
             device = self.world.device
-            made = ResidentLoader(self.schedule, self._decoded, preprocessing, plan, device=device, share=share)
-            return made, preprocessing, until
+            if preprocessing not in self._residents:
+                self._residents.clear()  # one holds all pixels
+                options = {"device": device, "share": share, "compiled": self.recipe.compile}
+                made = ResidentLoader(self.schedule, self._decoded, preprocessing, plan, **options)  # type: ignore[arg-type]
+                self._residents[preprocessing] = made
+            return self._residents[preprocessing], preprocessing, until
         pinned = self.world.device.type == "cuda"
         options = {"workers": self.recipe.data.workers, "strict": self.recipe.data.strict, "pin_memory": pinned}
         return TrainingLoader(self.schedule, preprocessing, plan, share=share, **options), preprocessing, until  # type: ignore[arg-type]
+
+    @cached_property
+    def _residents(self) -> dict[Preprocessing, ResidentLoader]:
+        return {}
 
     @cached_property
     def _decoded(self) -> Decoded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -55,8 +56,10 @@ class Job:
         self.recipe, self.classifier, self.feeding = plan.recipe, plan.classifier, plan.feeding
         folder, keep = run.folder / "checkpoints", plan.recipe.keep_checkpoints
         checkpoints = Checkpoints(folder, keep, rank=world.rank, world=world.size)
+        began = time.perf_counter()
         made = make_trainer(plan, world, checkpoints, self.evaluate, self.report, stop, sharded=shard)
         self.trainer, self.why_not_compiled = made
+        self.compile_seconds = time.perf_counter() - began
         if resumed:
             self.trainer.resume()
         at = self.trainer.progress.step if resumed else None
@@ -177,7 +180,7 @@ class Job:
         facts["seconds"] = round(trainer.seconds(), 1)
         if (each := trainer.watch.each()) is not None:  # of the steps alone, as if none had had to compile
             facts["step_seconds"] = round(each * trainer.progress.step, 3)
-            facts["setup_seconds"] = round(trainer.watch.setup, 1)
+            facts["setup_seconds"] = round(trainer.watch.setup + self.compile_seconds, 1)
         facts["notes"] = list(self.feeding.notes)
         facts["unreadable"] = len(trainer.progress.bad)
         if scores is not None:

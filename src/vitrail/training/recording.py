@@ -81,6 +81,7 @@ class RecordedSteps:
 
 def _on_cuda(work: Callable[[], None]) -> Tape:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # other threads may use the device meanwhile, to save a checkpoint
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         work()
     return graph
