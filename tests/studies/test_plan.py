@@ -1,5 +1,6 @@
 """Study files: what they ask for, and what is refused."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,11 @@ def test_models_that_are_compared_cost_about_the_same() -> None:
     for costs in sizes.values():
         assert len(costs) == 3
         assert max(costs) < 1.1 * min(costs)
+
+
+def test_the_example_of_the_documentation_is_a_study(tmp_path: Path) -> None:
+    page = (STUDIES.parents[2] / "docs" / "studies.md").read_text()
+    shutil.copytree(STUDIES / "recipes", tmp_path / "recipes")
+    plan = read(tmp_path, page.partition("```toml\n")[2].partition("```")[0])
+    assert {row.series for row in plan.rows} == {"ViT", "ResNet"}
+    assert len(plan.rows) == 15
