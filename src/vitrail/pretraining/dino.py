@@ -16,6 +16,7 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
 from vitrail.training.methods import Dino
+from vitrail.training.objective import Objective
 from vitrail.training.parallel import World
 from vitrail.training.skipping import local
 
@@ -77,10 +78,13 @@ class SelfDistillation(Pupil):
         self.teacher.requires_grad_(False)
         self.register_buffer("centre", torch.zeros(settings.out_dim))
 
-    def forward(self, large: Tensor, small: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, large: Tensor, small: Tensor | None = None) -> Any:  # type: ignore[override]
         """Answers of the student to all crops, (n, 2 + local, prototypes), and of the teacher to the large ones.
 
-        Crops are (n, crops of that size, channels, height, width)."""
+        Crops are (n, crops of that size, channels, height, width). Pictures alone, (n, channels, height, width): what
+        the teacher's encoder makes of them, pooled."""
+        if small is None:
+            return self.teacher(large)
         n = len(large)
         whole = large.flatten(0, 1)
         student = self.answers(whole).view(n, large.shape[1], -1)
@@ -118,7 +122,7 @@ def momentum_at(settings: Dino, step: int, total_steps: int) -> float:
     return 1 - (1 - settings.momentum) * 0.5 * (1 + math.cos(math.pi * step / total_steps))
 
 
-class Distilling:
+class Distilling(Objective):
     """The objective. What differs between steps lies in tensors that are filled before the step."""
 
     answers = False
@@ -154,6 +158,11 @@ class Distilling:
         self.sums += teacher.sum((0, 1))
         self.counted += teacher.shape[0] * teacher.shape[1]
         return loss, torch.zeros((), device=loss.device)
+
+    def example(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        (n, channels), side = pictures.shape[:2], self.settings.local_size
+        small = torch.zeros(n, self.settings.local_crops, channels, side, side, device=pictures.device)
+        return pictures[:, None].repeat(1, 2, 1, 1, 1), small
 
     @torch.no_grad()
     def finish(self, ok: Tensor) -> None:

@@ -15,8 +15,9 @@ from vitrail.model.fields import Pair
 from vitrail.model.layers import make_norm
 from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
-from vitrail.pretraining.masking import Places, check_encoder, cut, gathered, hidden_of, order_by, shown
+from vitrail.pretraining.masking import Places, check_encoder, cut, gathered, hidden_of, order_by, shown, still_numbers
 from vitrail.training.methods import Mae
+from vitrail.training.objective import Objective
 
 EPSILON = 1e-6  # of the variance of a patch's pixels: one of a single colour has none
 
@@ -56,8 +57,11 @@ class MaskedAutoencoder(ViT):
                     if module.bias is not None:
                         nn.init.zeros_(module.bias)
 
-    def forward(self, pictures: Tensor, order: Tensor) -> Tensor:  # type: ignore[override]
-        """What the hidden patches, the last of `order` (n, patches), are thought to be: (n, hidden, pixels)."""
+    def forward(self, pictures: Tensor, order: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """What the hidden patches, the last of `order` (n, patches), are thought to be: (n, hidden, pixels). Without an
+        order: what the encoder makes of all patches, pooled."""
+        if order is None:
+            return super().forward(pictures)
         seen = order[:, : -self.hidden]
         tokens = self.forward_features(pictures, keep=seen)
         return self.decoder_pred(self._decoded(tokens, order)[:, -self.hidden :])
@@ -121,7 +125,7 @@ def mae_sincos(grid: Pair, width: int) -> Tensor:
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=-1).float()
 
 
-class Reconstruction:
+class Reconstruction(Objective):
     """The objective: the mean squared error of the hidden patches' pixels."""
 
     answers = False
@@ -141,5 +145,10 @@ class Reconstruction:
         loss = F.mse_loss(drawn, self.plain.wanted(inputs, targets))
         return loss, torch.zeros((), device=loss.device)
 
-    def finish(self, ok: Tensor) -> None:
-        pass
+    def example(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        patches = torch.arange(self.plain.config.num_patches, device=pictures.device)
+        return pictures, patches.expand(len(pictures), -1).contiguous()
+
+    def still(self, samples: Tensor) -> Tensor:
+        """The targets of pictures that are looked at again and again, by their numbers in the set."""
+        return order_by(still_numbers(Stream.MASK, self.places.seed, samples, self.plain.config.num_patches))

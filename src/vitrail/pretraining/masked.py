@@ -13,8 +13,9 @@ from vitrail.errors import ConfigError
 from vitrail.model.config import ViTConfig
 from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
-from vitrail.pretraining.masking import Places, check_encoder, cut, gathered, hidden_of, order_by, shown
+from vitrail.pretraining.masking import Places, check_encoder, cut, gathered, hidden_of, order_by, shown, still_numbers
 from vitrail.training.methods import Masked
+from vitrail.training.objective import Objective
 
 LEVELS = 8  # of 3 bits
 CELLS = 4  # the side of the small patch
@@ -42,11 +43,14 @@ class MaskedPredictor(ViT):
             nn.init.xavier_uniform_(self.predict.weight)
             nn.init.zeros_(self.predict.bias)
 
-    def forward(self, pictures: Tensor, sources: Tensor) -> Tensor:  # type: ignore[override]
-        """What the corrupted patches are thought to hold: (n, corrupted, answers), colours as their logits.
+    def forward(self, pictures: Tensor, sources: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """What the corrupted patches are thought to hold: (n, corrupted, answers), colours as their logits. Without
+        sources: what the encoder makes of the pictures, pooled.
 
         `sources` (n, 2, patches) has the patches in the order of their noise, of which the last are corrupted, and for
         each patch where its embedding comes from: from itself, from another, or, where it is -1, from [mask]."""
+        if sources is None:
+            return super().forward(pictures)
         order, source = sources.unbind(1)
 
         def corrupt(patches: Tensor) -> Tensor:
@@ -118,7 +122,7 @@ def draw_sources(order: Tensor, kind: Tensor, other: Tensor, corrupted: int, set
     return torch.stack([order, torch.where(chosen, changed, own)], dim=1)
 
 
-class MaskedPrediction:
+class MaskedPrediction(Objective):
     """The objective: cross-entropy of colours, or the squared error of pixels, of the corrupted patches alone."""
 
     def __init__(self, plain: MaskedPredictor, places: Places, preprocessing: Preprocessing) -> None:
@@ -152,5 +156,12 @@ class MaskedPrediction:
             right = (found.argmax(-1) == wanted).float().flatten(1).mean(1).sum()
         return loss, right
 
-    def finish(self, ok: Tensor) -> None:
-        pass
+    def example(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        patches = torch.arange(self.plain.config.num_patches, device=pictures.device)
+        return pictures, patches.expand(len(pictures), 2, -1).contiguous()
+
+    def still(self, samples: Tensor) -> Tensor:
+        """The targets of pictures that are looked at again and again, by their numbers in the set."""
+        seed, count = self.places.seed, self.plain.config.num_patches
+        noise = still_numbers(Stream.MASK, seed, samples, count)
+        return self.sources(noise, still_numbers(Stream.CORRUPTION, seed, samples, 2 * count))

@@ -86,10 +86,10 @@ def _compile(plan: Plan, world: World, precision: Precision, sharded: bool) -> s
     recipe, feeding, model = plan.recipe, plan.feeding, plan.classifier.model
     size = recipe.batch_size // recipe.accumulate // world.size
     pictures = torch.zeros(size, model.config.in_chans, *feeding.stage(0)[0].size, device=world.device)
-    targets = torch.zeros(size, len(feeding.train.classes), device=world.device)
+    inputs, targets = plan.objective.example(pictures)
 
     def loss(model: nn.Module) -> Tensor:
-        return plan.objective(model, pictures, targets)[0]
+        return plan.objective(model, inputs, targets)[0]
 
     return compile_or_say_why(model, loss, world, precision.autocast, blocks=sharded)
 

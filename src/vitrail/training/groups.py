@@ -16,7 +16,17 @@ from vitrail.training.recipe import Group, Optimiser
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 _FIRST = ("patch_embed.", "cls_token", "dist_token", "reg_token", "pos_embed", "norm_pre.")
-_NEVER_DECAYED = ("cls_token", "dist_token", "reg_token", "pos_embed", "latent", "relative_position_bias_table")
+_MATRIX = re.compile(r"(decoder_)?blocks\.\d+\.")
+_NEVER_DECAYED = (
+    "cls_token",
+    "dist_token",
+    "reg_token",
+    "mask_token",
+    "pos_embed",
+    "last_layer",
+    "latent",
+    "relative_position_bias_table",
+)
 
 
 def parameter_groups(model: nn.Module, optimiser: Optimiser, *, split: bool = True) -> list[dict[str, Any]]:
@@ -98,5 +108,5 @@ def _parts(model: nn.Module) -> dict[str, int]:
             packed[f"{name}.qkv.weight"] = 3
         elif isinstance(module, SwiGLU):
             packed[f"{name}.fc1.weight"] = 2
-    inside = (item for item in model.named_parameters() if _BLOCK.match(item[0]))
+    inside = (item for item in model.named_parameters() if _MATRIX.match(item[0]))
     return {name: packed.get(name, 1) for name, one in inside if one.ndim == 2 and not _is_never_decayed(name)}

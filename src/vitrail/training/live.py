@@ -49,7 +49,7 @@ class Progress:
 
     def _evaluated(self, row: dict[str, Any]) -> None:
         self.evaluations.append(row)
-        if self.best is None or goodness(row) > goodness(self.best):
+        if goodness(row) > (goodness(self.best) if self.best is not None else float("-inf")):
             self.best = row
 
     @property
@@ -209,6 +209,7 @@ _JUDGED = {
     "accuracy": "val accuracy",
     "map": "val mAP",
     "loss": "val loss",
+    "knn": "neighbours",
     "train_loss": "train loss",
 }
 
@@ -226,7 +227,7 @@ def goodness(row: Row) -> float:
 
 
 def shown(key: str, value: float) -> str:
-    if key in ("accuracy", "map", "top5"):
+    if key in ("accuracy", "map", "top5", "knn"):
         return f"{value:.1%}"
     if key == "lr":
         return f"{value:.2e}"

@@ -103,7 +103,8 @@ class Trainer:
             self.checkpoints.wait()
             words = f"stopped after step {done:,} of {self.total_steps:,}, saved"
             run = self.checkpoints.folder.parent
-            raise StoppedError(f"{words}: go on with vitrail train --resume {run}", self.stop.signal)
+            command = "train" if self.recipe.method is None else "pretrain"
+            raise StoppedError(f"{words}: go on with vitrail {command} --resume {run}", self.stop.signal)
         if done % self.log_steps == 0 and self.world.agreed(self._is_time_to_save()):
             self.save()
 
@@ -125,6 +126,7 @@ class Trainer:
         self.factor.fill_(self.schedule(at) * self.progress.lr_factor)
         if self.ema is not None:
             self.ema_weight.fill_(self.ema.weight_at(at))
+        self.objective.begin(at)
         self._seed(at, 0)
         update = self._update if self.recorded is None or self.accumulate > 1 else self.recorded
         update(batch, preprocessing)
@@ -147,6 +149,7 @@ class Trainer:
         self.precision.update(ok)
         if self.ema is not None:
             self.ema.update(self.plain, ok, self.ema_weight)
+        self.objective.finish(ok)
         self.optimiser.zero_grad(set_to_none=True)
         count(self.sums, loss, right, len(batch), norm, ok)
 
@@ -210,7 +213,7 @@ class Trainer:
                 "step": done,
                 "epoch": round(done / self.steps_per_epoch, 4),
                 "loss": loss / applied,
-                "accuracy": right / max(1.0, pictures),
+                **({"accuracy": right / max(1.0, pictures)} if self.objective.answers else {}),
                 "grad_norm": norm / applied,
                 "lr": self.schedule(done - 1) * self.progress.lr_factor * self.recipe.optimiser.lr,
                 "skipped_steps": int(skipped / self.world.size),

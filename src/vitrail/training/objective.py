@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,19 +20,31 @@ from vitrail.training.losses import distilled, make_loss
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
-class Objective(Protocol):
+class Objective(ABC):
     """Prepares a batch on the device, and computes the loss of any part of it."""
 
+    answers = True  # there are right and wrong ones
+
+    def begin(self, step: int) -> None:  # noqa: B027
+        """Before a step: what differs between steps is put into tensors here, since the rest may be recorded."""
+
+    @abstractmethod
     def prepare(self, batch: Batch, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the whole batch."""
-        ...
 
+    @abstractmethod
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of some pictures, and how many of them were answered rightly."""
-        ...
+
+    def finish(self, ok: Tensor) -> None:  # noqa: B027
+        """After a step, which was taken if `ok`, on the device, is true."""
+
+    @abstractmethod
+    def example(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets in the shapes that `prepare` makes of so many pictures of this size."""
 
 
-class Classification:
+class Classification(Objective):
     """Labels, or mixed labels, against logits."""
 
     def __init__(self, loss: LossFunction, classes: int, *, multi_label: bool) -> None:
@@ -47,6 +59,9 @@ class Classification:
         with torch.no_grad():
             right = self._right(logits, targets)
         return loss, right
+
+    def example(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
+        return pictures, torch.zeros(len(pictures), self.classes, device=pictures.device)
 
     def _right(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self.multi_label:

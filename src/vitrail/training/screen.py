@@ -17,6 +17,7 @@ _COLUMNS = {
     "accuracy": "val accuracy",
     "map": "val mAP",
     "loss": "val loss",
+    "knn": "neighbours",
     "train_loss": "train loss",
     "lr": "learning rate",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,8 @@ class History:
 
     @property
     def best(self) -> Row | None:
-        return max(self.evaluations, key=goodness, default=None)
+        judged = [row for row in self.evaluations if goodness(row) > -math.inf]
+        return max(judged, key=goodness, default=None)
 
 
 def curves(history: History) -> Figure | None:
@@ -66,6 +68,7 @@ _PANELS = {
     "loss": ("Loss", FuncFormatter(lambda value, _: f"{value:.3g}")),
     "accuracy": ("Accuracy", PercentFormatter(1)),
     "map": ("Mean average precision", PercentFormatter(1)),
+    "knn": ("Nearest neighbours of the same label", PercentFormatter(1)),
     "lr": ("Learning rate", FuncFormatter(_rate)),
     "pictures_per_s": ("Pictures per second", FuncFormatter(lambda value, _: f"{value:,.0f}")),
 }
