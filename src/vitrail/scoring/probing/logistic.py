@@ -13,15 +13,18 @@ from vitrail.scoring.probing.lbfgs import minimise
 
 DECAYS = tuple(10 ** (power / 2) for power in range(2, -13, -1))  # 10 to 1e-6
 
-_STEPS = 200
-_TOLERANCE = 1e-5
+_SMALL = 1 << 26  # numbers in the features, up to which they are worth float64
+_EXACT = (500, 1e-7)  # steps, and the largest entry of the gradient
+_ROUGH = (200, 1e-5)  # what float32 can reach
 _LOGITS_AT_ONCE = 1 << 24
 
 
 def fit_logistic(points: Tensor, labels: Tensor, classes: int, decays: Sequence[float] = DECAYS) -> Heads:
     """One head for each decay, on features that are scaled to mean 0 and deviation 1."""
-    scale = scale_of(points)
-    weight, bias = regress(scale(points), labels, classes, decays)
+    exact = points.numel() <= _SMALL and points.device.type != "mps"
+    scale = scale_of(points, torch.float64 if exact else torch.float32)
+    steps, tolerance = _EXACT if exact else _ROUGH
+    weight, bias = regress(scale(points), labels, classes, decays, steps=steps, tolerance=tolerance)
     return Heads.unscaled(weight, bias, scale)
 
 
@@ -31,8 +34,8 @@ def regress(
     classes: int,
     decays: Sequence[float],
     *,
-    steps: int = _STEPS,
-    tolerance: float = _TOLERANCE,
+    steps: int,
+    tolerance: float,
 ) -> tuple[Tensor, Tensor]:
     """Weights (decays, classes, width) and biases (decays, classes) that minimise the mean cross-entropy plus
     decay / 2 · |weight|²; scikit-learn's C is 1 / (pictures · decay)."""

@@ -17,12 +17,12 @@ from vitrail.errors import VitrailError
 from vitrail.model.devices import choose_device
 from vitrail.scoring.features import Extractor, Kind
 from vitrail.scoring.probing.knn import KS, TEMPERATURE
-from vitrail.scoring.probing.methods import chosen_names, make_methods
+from vitrail.scoring.probing.methods import Method, chosen_names, make_methods
 from vitrail.scoring.probing.problem import Progress, gather
 from vitrail.scoring.probing.report import ProbeReport
 from vitrail.scoring.probing.ridge import L2
 from vitrail.scoring.probing.runs import Runs, Shots
-from vitrail.scoring.probing.sides import make_sides
+from vitrail.scoring.probing.sides import Draws, Sides, make_sides
 
 SEEDS = 3
 
@@ -75,6 +75,7 @@ def probe(
     classifier = _classifier(model, img_size, device)
     place = next(classifier.model.parameters()).device
     methods = make_methods(chosen_names(method), place, l2=l2, ks=ks, temperature=temperature)
+    sides = _thinned(source, sides, methods, shots, seeds)
     extractor = Extractor(classifier, features, blocks, precision)
     start = time.perf_counter()
     how = {"batch_size": batch_size, "workers": workers, "cache": cache}
@@ -113,6 +114,20 @@ def _refuse(shots: Sequence[Shots] | None, seeds: int, examples: int | None, bat
         raise VitrailError("there are no shots: give numbers from 1 up, or 'all'")
     if seeds < 1 or batch_size < 1 or (examples is not None and examples < 1):
         raise VitrailError("seeds, examples and batch_size must be at least 1")
+
+
+def _thinned(
+    source: Source, sides: Sides, methods: Sequence[Method], shots: Sequence[Shots] | None, seeds: int
+) -> Sides:
+    """Holds out what chooses settings, and refuses shots that are not there, before the long work."""
+    if any(len(method.grid) > 1 for method in methods):
+        sides = sides.with_held_out(source.samples)
+    if shots is None:
+        return sides
+    numbers = [one for one in shots if one != "all"]
+    free = sides.learn[~sides.held]
+    Draws(source.samples, free, spared=len(sides.learn) - len(free)).refuse(numbers)
+    return sides if "all" in shots else sides.with_shots_alone(source.samples, max(numbers), seeds)
 
 
 def _classifier(

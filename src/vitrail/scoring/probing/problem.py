@@ -32,6 +32,7 @@ class Problem:
     rows: Integers  # of what is learnt from
     learn: Tensor  # (pictures, width)
     learn_labels: Tensor
+    held: NDArray[np.bool_]  # of what is learnt from: chooses settings
     judged: Tensor
     judged_labels: Tensor
     classes: int
@@ -58,6 +59,7 @@ def gather(source: Source, sides: Sides, extractor: Extractor, *, progress: Prog
         learn.rows,
         learn.vectors,
         torch.from_numpy(number[labels[learn.rows]]),
+        sides.held[learn.valid],
         judged.vectors,
         torch.from_numpy(number[labels[judged.rows]]),
         len(present),
@@ -90,7 +92,7 @@ class _Side:
             words = f"none of the {len(rows):,} pictures of {printable(source.name)} that are {what} can be read"
             raise DataError(words + first)
         vectors = torch.from_numpy(made.vectors)
-        self.rows = rows[made.valid]
+        self.rows, self.valid = rows[made.valid], made.valid
         self.vectors = vectors if made.valid.all() else vectors[torch.from_numpy(made.valid)]
         self.bad, self.kept = made.bad, made.kept
         _refuse_nan(self.vectors, subset, made.valid)

@@ -14,7 +14,7 @@ from vitrail.data.notes import counted, quoted
 from vitrail.scoring.probing.methods import Method
 from vitrail.scoring.probing.problem import Problem, Progress
 from vitrail.scoring.probing.report import Figure
-from vitrail.scoring.probing.sides import Draws, held_out
+from vitrail.scoring.probing.sides import Draws
 
 Shots = int | Literal["all"]
 
@@ -30,10 +30,9 @@ class Runs:
         self.seeds = seeds
         self.progress = progress
         samples, rows = problem.source.samples, problem.rows
-        choosing = any(len(method.grid) > 1 for method in methods)
-        held = held_out(samples, rows) if choosing else np.zeros(len(rows), bool)
-        self.held = torch.from_numpy(held)
-        self.held_points, self.held_labels = problem.learn[self.held], problem.learn_labels[self.held]
+        held = problem.held
+        chooses = torch.from_numpy(held)
+        self.held_points, self.held_labels = problem.learn[chooses], problem.learn_labels[chooses]
         self.free = np.flatnonzero(~held)
         self.all_draws = Draws(samples, rows)
         self.free_draws = Draws(samples, rows[self.free], spared=int(held.sum()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,33 @@ class Sides:
 
     learn: Integers
     judged: Integers
+    held: NDArray[np.bool_]  # of what is learnt from: chooses settings
     split: str  # what the judged side is called
     unlabelled: int
     notes: tuple[str, ...] = ()
+
+    def with_held_out(self, samples: Samples) -> Sides:
+        """A fifth of each class of what is learnt from chooses settings; of each class one stays to be learnt."""
+        fraction = round(min(FRACTION, MOST_HELD / len(self.learn)), 6)
+        try:
+            rows = validation_rows(samples, self.learn, fraction, 0)
+        except DataError as error:
+            words = (
+                f"{counted(len(self.learn), 'picture')} to learn from are too few to hold some out for the choice of"
+            )
+            raise DataError(f"{words} settings: add pictures, or take the method ridge with one λ") from error
+        return replace(self, held=np.isin(self.learn, rows, assume_unique=True))
+
+    def with_shots_alone(self, samples: Samples, shots: int, seeds: int) -> Sides:
+        """Less to compute: of what is learnt from, the pictures that can be drawn, with some in reserve for those that
+        cannot be read, and those that are held out."""
+        wanted = self.held.copy()
+        for rows in (self.learn, self.learn[~self.held]) if self.held.any() else (self.learn,):
+            draws = Draws(samples, rows)
+            for seed in range(seeds):
+                drawn = rows[draws.places(shots + max(2, shots // 5), seed)]
+                wanted |= np.isin(self.learn, drawn, assume_unique=True)
+        return replace(self, learn=self.learn[wanted], held=self.held[wanted])
 
 
 def make_sides(source: Source, split: str | None, examples: int | None) -> Sides:
@@ -65,7 +89,7 @@ def make_sides(source: Source, split: str | None, examples: int | None) -> Sides
         raise DataError(f"there is one class to learn, {only}: a probe tells two or more apart")
     unlearnt = np.flatnonzero((samples.counts(judged) > 0) & (samples.counts(learn) == 0))
     notes = [f"{quoted([samples.classes[int(k)] for k in unlearnt])} cannot be learnt: wrong"] if len(unlearnt) else []
-    return Sides(learn, judged, called, bare, tuple(notes))
+    return Sides(learn, judged, np.zeros(len(learn), bool), called, bare, tuple(notes))
 
 
 def _refuse(source: Source) -> None:
@@ -76,14 +100,9 @@ def _refuse(source: Source) -> None:
         raise DataError(f"{name} has no labels: a probe needs them; give class folders, or a table with labels")
 
 
-def held_out(samples: Samples, rows: Integers) -> NDArray[np.bool_]:
-    """True for the rows that choose settings: a fifth of each class, and of each class one stays to be learnt from."""
-    fraction = min(FRACTION, MOST_HELD / len(rows))
-    return np.isin(rows, validation_rows(samples, rows, round(fraction, 6), 0), assume_unique=True)
-
-
 class Draws:
-    """The shots of each class, a function of the seed and of the names alone."""
+    """The shots of each class, a function of the seed and of the names alone: fewer shots are among the more, and other
+    pictures change nothing but their own places."""
 
     def __init__(self, samples: Samples, rows: Integers, *, spared: int = 0) -> None:
         """rows: to draw from; spared: how many others were held out, to be mentioned."""
