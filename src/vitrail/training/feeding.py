@@ -18,6 +18,7 @@ from vitrail.data.samples import UNSAID
 from vitrail.data.schedule import Schedule
 from vitrail.data.source import Source, Subset
 from vitrail.data.splits import Splits
+from vitrail.data.views import View
 from vitrail.errors import DataError
 from vitrail.pictures import Preprocessing
 from vitrail.training.parallel import World
@@ -37,6 +38,7 @@ class Feeding:
     preprocessing: Preprocessing
     world: World
     progress: Callable[[str], Progress] | None = None
+    views: tuple[View, ...] = ()  # more crops of each picture
 
     @property
     def train(self) -> Subset:
@@ -147,13 +149,14 @@ class Feeding:
             device = self.world.device
             if preprocessing not in self._residents:
                 self._residents.clear()  # one holds all pixels
-                options = {"device": device, "share": share, "compiled": self.recipe.compile}
+                options = {"device": device, "share": share, "compiled": self.recipe.compile, "views": self.views}
                 made = ResidentLoader(self.schedule, self._decoded, preprocessing, plan, **options)  # type: ignore[arg-type]
                 self._residents[preprocessing] = made
             return self._residents[preprocessing], preprocessing, until
         pinned = self.world.device.type == "cuda"
         options = {"workers": self.recipe.data.workers, "strict": self.recipe.data.strict, "pin_memory": pinned}
-        return TrainingLoader(self.schedule, preprocessing, plan, share=share, **options), preprocessing, until  # type: ignore[arg-type]
+        options |= {"share": share, "views": self.views}
+        return TrainingLoader(self.schedule, preprocessing, plan, **options), preprocessing, until  # type: ignore[arg-type]
 
     @cached_property
     def _residents(self) -> dict[Preprocessing, ResidentLoader]:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from vitrail.classifier import Classifier
+from vitrail.data.batch import Batch
 from vitrail.data.notes import write_bad
 from vitrail.data.sheet import batch_sheet
 from vitrail.errors import PictureError, VitrailError
+from vitrail.model.resnet import ResNet
+from vitrail.model.vit import ViT
 from vitrail.pictures import as_picture
 from vitrail.scoring.metrics import Tally
 from vitrail.scoring.scores import Scores
@@ -112,8 +116,19 @@ class Job:
         """Of the model as it is now, on the validation part."""
         if self.feeding.val is None:
             return None
-        model, trainer, batches = self.classifier.model, self.trainer, self.feeding.evaluation
         tally = Tally(len(self.feeding.val.classes), self.feeding.val.source.samples.multi_label)
+
+        def score(batch: Batch) -> None:
+            logits = self.classifier.model(batch.inputs(self.classifier.preprocessing)).float()
+            tally.add(logits, batch.labels, batch.valid, batch.samples)
+
+        self.go_through(score)
+        states = self.world.gathered({name: tensor.cpu() for name, tensor in tally.state().items()})
+        return Tally.joined(states).result(self.feeding.val.classes, mistakes=SHOWN_MISTAKES)
+
+    def go_through(self, work: Callable[[Batch], None]) -> None:
+        """`work` on every batch of validation, with a model that is still. It calls the model once for each."""
+        model, trainer, batches = self.classifier.model, self.trainer, self.feeding.evaluation
         model.eval()
         blank = torch.zeros(1, model.config.in_chans, *self.classifier.preprocessing.size, device=self.world.device)
         # shards keep what they gather, which in inference mode could not learn afterwards
@@ -122,12 +137,8 @@ class Job:
         with still, trainer.precision.autocast(), uncompiled(model), together:
             for batch in batches:
                 trainer.note_bad(batch)
-                here = batch.to(self.world.device)
-                logits = model(here.inputs(self.classifier.preprocessing)).float()
-                tally.add(logits, here.labels, here.valid, here.samples)
+                work(batch.to(self.world.device))
         model.train()
-        states = self.world.gathered({name: tensor.cpu() for name, tensor in tally.state().items()})
-        return Tally.joined(states).result(self.feeding.val.classes, mistakes=SHOWN_MISTAKES)
 
     def evaluate(self, step: int) -> float | None:
         """Scores the weights that are in the model now, and keeps them if they are the best."""
@@ -144,19 +155,24 @@ class Job:
 
     def _save_model(self, name: str) -> None:
         """A model folder of the weights that are in the model now. All processes come here, the first writes."""
-        model, state = self.classifier.model, whole_state(self.classifier.model, self.world)
+        state = whole_state(self.classifier.model, self.world)
         if not self.world.is_first:
             return
-        with torch.device("meta"):
-            whole = type(model)(model.config)  # type: ignore[arg-type]
-        whole.load_state_dict(state, assign=True)
-        classifier = Classifier(whole, self.classifier.preprocessing, self.classifier.classes)
+        classifier = Classifier(self._whole(state), self.classifier.preprocessing, self.classifier.classes)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             classifier.save(self.run.folder / name, overwrite=True)
         if name == "last":  # the best is of the same kind
             for warning in said:
                 self.note(str(warning.message))
+
+    def _whole(self, state: dict[str, Tensor]) -> ViT | ResNet:
+        """The model that is saved, of all weights of the one that learns."""
+        model = self.classifier.model
+        with torch.device("meta"):
+            whole = type(model)(model.config)  # type: ignore[arg-type]
+        whole.load_state_dict(state, assign=True)
+        return whole
 
     def _load_model(self, name: str) -> None:
         """The other way: the first process reads, all get theirs."""
@@ -170,8 +186,7 @@ class Job:
         trainer, folder = self.trainer, self.run.folder
         with trainer.ema.swapped(trainer.plain) if trainer.ema is not None else nullcontext():
             self._save_model("last")
-        self._load_model("best")
-        scores = self.scores()
+        scores = self._final_scores()
         trainer.share_bad()
         if self.log is None:
             return
@@ -183,8 +198,8 @@ class Job:
             facts["setup_seconds"] = round(trainer.watch.setup + self.compile_seconds, 1)
         facts["notes"] = list(self.feeding.notes)
         facts["unreadable"] = len(trainer.progress.bad)
-        if scores is not None:
-            facts["scores"] = scores.headline()
+        if figures := self._headline(scores):
+            facts["scores"] = figures
         if trainer.progress.bad:
             write_bad(trainer.progress.bad, folder / "bad_images.csv")
         self._write_report(scores, facts)
@@ -192,6 +207,14 @@ class Job:
         for tracker in self.trackers:
             tracker.close(sorted(folder.glob("*.png")))
         self.trackers = []
+
+    def _final_scores(self) -> Scores | None:
+        self._load_model("best")
+        return self.scores()
+
+    def _headline(self, scores: Scores | None) -> dict[str, Any]:
+        """The figures by which the run is known."""
+        return {} if scores is None else scores.headline()
 
     def _write_report(self, scores: Scores | None, facts: dict[str, Any]) -> None:
         feeding = self.feeding
