@@ -3,9 +3,13 @@
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -72,18 +76,25 @@ def command(
     die: tuple[int, float] | None = None,
     alone: bool = False,
     full_after: tuple[int, int] | None = None,
+    ballast: tuple[int, int, Path] | None = None,
+    hang: tuple[int, Path] | None = None,
 ) -> BaseProcess:
     """`vitrail ARGUMENTS` in a process, with its words in the file `output`.
 
     `die`: it kills itself so many seconds after it began this step. `alone`: it leads a group of processes.
-    `full_after`: once this step is done, no file may have more than so many bytes.
+    `full_after`: once this step is done, no file may have more than so many bytes. `ballast`: once this step is done,
+    so many bytes are free beside this file, which takes the others. `hang`: this step takes a minute, once it has made
+    this file.
     """
-    return start(_command, arguments, str(output), die, alone, full_after)
+    hooks = [
+        (hook, given)
+        for hook, given in ((_die_at, die), (_limit_files, full_after), (_fill_disk, ballast), (_hang_at, hang))
+        if given is not None
+    ]
+    return start(_command, arguments, str(output), alone, hooks)
 
 
-def _command(
-    arguments: list[str], output: str, die: tuple[int, float] | None, alone: bool, full_after: tuple[int, int] | None
-) -> None:
+def _command(arguments: list[str], output: str, alone: bool, hooks: list[tuple[Any, tuple[Any, ...]]]) -> None:
     torch.set_num_threads(1)
     # as in a process that a shell started: workers are its own children, and end when it does
     multiprocessing.set_start_method("fork", force=True)
@@ -93,10 +104,8 @@ def _command(
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
-    if full_after is not None:
-        _fill_disk(*full_after)
-    if die is not None:
-        _die_at(*die)
+    for hook, given in hooks:
+        hook(*given)
     from vitrail.cli import main
 
     sys.exit(main(arguments))
@@ -115,7 +124,28 @@ def _die_at(step: int, seconds: float) -> None:
     Trainer.train_step = train_step  # type: ignore[method-assign]
 
 
-def _fill_disk(step: int, room: int) -> None:
+def _limit_files(step: int, room: int) -> None:
+    _after(step, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)))
+
+
+def _fill_disk(step: int, room: int, ballast: Path) -> None:
+    def fill() -> None:
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
+            file.write(bytes(shutil.disk_usage(ballast.parent).free - room))
+
+    _after(step, fill)
+
+
+def _hang_at(step: int, begun: Path) -> None:
+    def hang() -> None:
+        begun.touch()
+        time.sleep(60)
+
+    _after(step, hang)
+
+
+def _after(step: int, act: Callable[[], None]) -> None:
+    """Once this step is done."""
     from vitrail.training.loop import Trainer
 
     original = Trainer.train_step
@@ -123,7 +153,7 @@ def _fill_disk(step: int, room: int) -> None:
     def train_step(trainer: Any, *rest: Any) -> None:
         original(trainer, *rest)
         if trainer.progress.step == step:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+            act()
 
     Trainer.train_step = train_step  # type: ignore[method-assign]
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +86,20 @@ class Run:
     @property
     def is_complete(self) -> bool:
         return bool(self.facts.get("complete"))
+
+    @contextmanager
+    def enough_room(self) -> Iterator[None]:
+        """A disk that is full, wherever the run writes, is an error of one line."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            free = shutil.disk_usage(self.folder).free
+            raise VitrailError(
+                f"the disk of {self.folder} is full, {free:,} bytes are free: make room, and go on with "
+                f"vitrail train --resume {self.folder}"
+            ) from error
 
     def write_recipe(self, recipe: Recipe) -> None:
         _replace(self.folder / "recipe.toml", to_toml(recipe))
