@@ -165,7 +165,7 @@ def _train(
 ) -> Run:
     feeding = plan.feeding
     options = {"shard": shard, "quiet": quiet, "resumed": resumed}
-    with listening() as stop:
+    with run.enough_room(), listening() as stop:
         job = Job(run, plan, world, stop, trackers, **options)
         with closing(job):
             job.note(
