@@ -80,7 +80,7 @@ def test_a_second_call_trains_nothing_and_changes_nothing(tmp_path: Path, monkey
     monkeypatch.setattr(studying, "evaluate", refuse)
     lines: list[str] = []
     assert vitrail.study(file, out=out, say=lines.append).to_json() == first.to_json()
-    assert lines[0].startswith("0 runs to train")
+    assert lines[0] == "all 2 runs are complete"
 
 
 def test_a_study_that_was_stopped_goes_on_and_comes_to_the_same(

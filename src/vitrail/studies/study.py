@@ -92,14 +92,8 @@ class Work(NamedTuple):
     def step(self) -> tuple[Any, ...]:
         """Works for which this is equal compute the same step: what was compiled for one serves the others."""
         recipe = self.recipe
-        return (
-            self.config,
-            recipe.batch_size,
-            recipe.accumulate,
-            recipe.precision,
-            recipe.compile,
-            recipe.optimiser.name,
-        )
+        shapes = (recipe.batch_size, recipe.accumulate, recipe.data, recipe.stages)
+        return self.config, shapes, recipe.precision, recipe.compile, recipe.optimiser.name, repr(recipe.augmentation)
 
 
 def _model(plan: Plan, row: Row, choice: Choice, source: Source) -> Config:
@@ -179,6 +173,8 @@ class _Studying:
 
     def _size(self, works: list[Work]) -> str:
         left = [work for work in works if not _is_complete(work.folder)]
+        if not left:
+            return f"all {len(works)} runs are complete"
         steps = {work.folder: total_steps(work.recipe, self._pictures(work.recipe.data)[0]) for work in left}
         pictures = sum(steps[work.folder] * work.recipe.batch_size for work in left)
         cost = sum(training_flops(work.recipe, work.config, steps[work.folder]) for work in left)
