@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from vitrail.data.folder import from_folder
@@ -248,3 +249,31 @@ def test_a_million_files_are_listed_in_little_memory_and_time(tmp_path: Path) ->
     assert (pictures, classes) == (1_000_000, 1000)
     assert peak < 1500
     assert seconds < 60
+
+
+def test_with_everything_no_picture_is_left_out_and_labels_are_kept_where_there_are_some(tmp_path):
+    names = ["loose.png", "cat/1.png", "cat/deep/2.png", "dog/3.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    plain, whole = from_folder(tmp_path), from_folder(tmp_path, everything=True)
+    assert len(plain) == 3
+    assert "1 picture left out" in " ".join(plain.notes)
+    found = {name: whole.samples.labels_of(k).tolist() for k, name in enumerate(whole.samples.names)}
+    assert found == {"loose.png": [], "cat/1.png": [0], "cat/deep/2.png": [0], "dog/3.png": [1]}
+    assert whole.classes == ("cat", "dog")
+    assert not any("left out" in note for note in whole.notes)
+
+
+def test_with_everything_splits_hold_and_what_stands_beside_them_is_in_none(tmp_path):
+    names = ["train/cat/1.png", "train/2.png", "val/cat/3.png", "more/4.png", "5.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    samples = from_folder(tmp_path, everything=True).samples
+    found = {name: int(samples.splits[k]) for k, name in enumerate(samples.names)}
+    assert found == {"train/cat/1.png": 0, "train/2.png": 0, "val/cat/3.png": 1, "more/4.png": -1, "5.png": -1}
+    (tmp_path / "val" / "cat" / "3.png").unlink()  # now it is not clear whether train is a split or a class
+    with pytest.raises(DataError):
+        from_folder(tmp_path)
+    assert len(from_folder(tmp_path, everything=True)) == 4

@@ -46,17 +46,18 @@ def _stamp(path: str) -> bytes:
     return b"%d %d;" % (about.st_size, about.st_mtime_ns)
 
 
-def from_folder(path: str | os.PathLike[str], *, group_by: str | None = None) -> Source:
+def from_folder(path: str | os.PathLike[str], *, group_by: str | None = None, everything: bool = False) -> Source:
     """The pictures of a folder. A class is the first folder below the root, or below `train`, `val` or `test`, however
     deep the pictures lie in it; a folder without class folders has no labels.
 
-    The order is that of the bytes of the names, the same on every machine. `group_by` is a pattern: see
-    `vitrail.data.grouping`.
+    With `everything` no picture is left out, wherever it lies: those in no class folder have no label, those beside
+    splits are in none. The order is that of the bytes of the names, the same on every machine. `group_by` is a pattern:
+    see `vitrail.data.grouping`.
     """
     name = printable(os.fspath(path))
     listing = _list_all(os.fsencode(path), name)
-    splits, strangers = _split_folders(listing, name)
-    pictures, classes, labels, split = _label(listing.pictures, splits)
+    splits, strangers = _split_folders(listing, name, sure=not everything)
+    pictures, classes, labels, split = _label(listing.pictures, splits, everything)
     names = Names.of(pictures)
     samples = Samples(
         names, classes, labels, split, groups=None if group_by is None else groups_by_name(names, group_by)
@@ -155,8 +156,9 @@ def _unreadable(error: OSError, name: str) -> DataError:
     return DataError(f"{name}: this folder cannot be read ({error.strerror}); check the path")
 
 
-def _split_folders(listing: _Listing, name: str) -> tuple[dict[bytes, str], list[bytes]]:
-    """The folders that are splits, and the folders with pictures that then stand beside them.
+def _split_folders(listing: _Listing, name: str, *, sure: bool = True) -> tuple[dict[bytes, str], list[bytes]]:
+    """The folders that are splits, and the folders with pictures that then stand beside them. Where it is not clear
+    what they are, that is an error, or unless it must be `sure` there are none.
 
     `train` can also be a class, beside `car` and `plane`: then it holds pictures, where a split holds class folders.
     """
@@ -176,6 +178,8 @@ def _split_folders(listing: _Listing, name: str) -> tuple[dict[bytes, str], list
         return splits, []
     if not splits.keys() & deep:
         return {}, []
+    if len(set(splits.values())) == 1 and not sure:
+        return {}, []
     if len(set(splits.values())) == 1:
         raise DataError(
             f"{name}: it is not clear whether {quoted(_texts(splits))} is a split or a class, "
@@ -185,11 +189,11 @@ def _split_folders(listing: _Listing, name: str) -> tuple[dict[bytes, str], list
 
 
 def _label(
-    pictures: list[bytes], splits: dict[bytes, str]
+    pictures: list[bytes], splits: dict[bytes, str], everything: bool
 ) -> tuple[list[bytes], tuple[str, ...], NDArray[np.int32], NDArray[np.int8]]:
     """The pictures that are kept, the classes, and the label and the split of each picture.
 
-    Without any class folder all are kept, unlabelled; otherwise those that lie in a class folder."""
+    Without any class folder all are kept, unlabelled; otherwise those that lie in a class folder, or everything."""
     numbers = {folder: SPLITS.index(split) for folder, split in splits.items()}
     kept, labels, said = list[bytes](), list[int](), list[int]()
     loose, loose_said = list[bytes](), list[int]()
@@ -199,12 +203,16 @@ def _label(
         split = UNSAID
         if numbers:
             if first not in numbers:
+                if everything:
+                    kept.append(path)
+                    labels.append(UNSAID)
+                    said.append(UNSAID)
                 continue
             split = numbers[first]
             first, _, rest = rest.partition(b"/")
-        if rest:
+        if rest or everything:
             kept.append(path)
-            labels.append(found.setdefault(first, len(found)))
+            labels.append(found.setdefault(first, len(found)) if rest else UNSAID)
             said.append(split)
         else:
             loose.append(path)
@@ -212,7 +220,7 @@ def _label(
     if not kept:
         return loose, (), np.full(len(loose), UNSAID, np.int32), np.array(loose_said, np.int8)
     order = sorted(found)
-    place = np.empty(len(order), np.int32)
+    place = np.full(len(order) + 1, UNSAID, np.int32)  # the last is that of none
     place[[found[name] for name in order]] = np.arange(len(order))
     return kept, tuple(_texts(order)), place[np.array(labels)], np.array(said, np.int8)
 

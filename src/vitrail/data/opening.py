@@ -25,12 +25,14 @@ def open_source(
     label_column: str | None = None,
     separator: str | None = None,
     group_by: str | None = None,
+    everything: bool = False,
 ) -> Source:
     """The source that DATA means: a folder, a table, tar shards, a set on the Hub, or a set that is known by its name.
     What exists as a file or folder goes before a name.
 
     `data_dir` and `download` are for sets by name, the columns and the separator for tables, `group_by` for all: it is
-    a pattern on the names, and pictures with an equal match stay on one side of a split.
+    a pattern on the names, and pictures with an equal match stay on one side of a split. `everything` takes the pictures
+    of a folder that are in no class folder too, without a label.
     """
     text = os.path.expanduser(os.fspath(data))
     there = os.path.exists(text)
@@ -40,7 +42,7 @@ def open_source(
 
         return from_shards(text, group_by=group_by)
     if folder:
-        return from_folder(text, group_by=group_by)
+        return from_folder(text, group_by=group_by, everything=everything)
     if text.lower().endswith(TABLES):
         return from_table(
             text, path_column=path_column, label_column=label_column, separator=separator, group_by=group_by
