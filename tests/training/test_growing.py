@@ -8,7 +8,7 @@ import torch
 import vitrail
 from tests.training.running import TINY, assert_same_training, flags, make_pictures
 from vitrail.cli import main
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, VitrailError
 from vitrail.training.recipe import Recipe
 from vitrail.training.train import resume
 
@@ -62,14 +62,15 @@ def test_other_classes_and_another_size(first, tmp_path):
     torch.testing.assert_close(features, same.forward_features(pictures), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("way", ["grow_from", "start"])
-def test_a_run_goes_on_when_what_it_began_with_is_gone(first, tmp_path, way):
+@pytest.mark.parametrize(("way", "in_python"), [("grow_from", False), ("start", False), ("start", True)])
+def test_a_run_goes_on_when_what_it_began_with_is_gone(first, tmp_path, way, in_python):
     """The start's weights are needed until the first checkpoint, and then no more."""
     pictures, run = first
     place, start = tmp_path / "whole", shutil.copytree(run.folder / "best", tmp_path / "shallow")
     fits = {key: value for key, value in DEEP.items() if way == "grow_from" or "architecture" not in key}
     recipe = "small" if way == "grow_from" else "finetune"
-    vitrail.train(pictures, out=place, recipe=recipe, changes=fits, device="cpu", **{way: str(start)})
+    given = vitrail.load(start) if in_python else str(start)
+    vitrail.train(pictures, out=place, recipe=recipe, changes=fits, device="cpu", **{way: given})
     cut = shutil.copytree(place, tmp_path / "cut")
     for later in sorted((cut / "checkpoints").glob("step-*"))[1:]:
         shutil.rmtree(later)
@@ -78,6 +79,15 @@ def test_a_run_goes_on_when_what_it_began_with_is_gone(first, tmp_path, way):
     halved.write_facts({**halved.facts, "complete": False})
     resume(cut, device="cpu")
     assert_same_training(place, cut)
+
+
+def test_a_model_given_in_python_is_needed_until_the_first_checkpoint(first, tmp_path):
+    pictures, run = first
+    begun = grown(pictures, run.best, tmp_path / "run")
+    begun.write_facts({**begun.facts, "complete": False})
+    shutil.rmtree(begun.folder / "checkpoints")
+    with pytest.raises(VitrailError, match="began with a model given in Python, and is not saved"):
+        resume(begun.folder, device="cpu")
 
 
 def test_only_a_vit_grows(first, tmp_path):
