@@ -68,7 +68,8 @@ def main() -> None:
     model, source = vitrail.load(args.deit_tiny).to(args.device), open_source(args.flowers)
     report = vitrail.probe(model, source, seeds=args.seeds, name="DeiT-Tiny")
     print(report.text(), flush=True)
-    problem = gather(source, make_sides(source, None, None), Extractor(model), progress=None)
+    sides = make_sides(source, None, None).with_held_out(source.samples)
+    problem = gather(source, sides, Extractor(model), progress=None)
     methods = make_methods(METHODS, torch.device(args.device), l2=L2, ks=KS, temperature=TEMPERATURE)
     runs = Runs(problem, methods, args.seeds, None)
     rows = []

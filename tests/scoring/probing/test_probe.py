@@ -173,7 +173,8 @@ def test_data_that_no_probe_can_use_is_refused(tiny, coloured: Path, tmp_path: P
         "too few to hold some out",
     )
     (tmp_path / "flat").mkdir()
-    Image.new("RGB", (8, 8)).save(tmp_path / "flat" / "a.png")
+    for name in ("a.png", "b.png", "flat/a.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
     fails(tiny, tmp_path / "flat", "has no labels")
     fails(tiny, coloured, "no split 'test'", split="test")
     (tmp_path / "several.csv").write_text("path,label,split\na.png,x|y,train\nb.png,x,val\n")

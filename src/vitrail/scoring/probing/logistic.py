@@ -14,7 +14,7 @@ from vitrail.scoring.probing.lbfgs import minimise
 DECAYS = tuple(10 ** (power / 2) for power in range(2, -13, -1))  # 10 to 1e-6
 
 _SMALL = 1 << 26  # numbers in the features, up to which they are worth float64
-_EXACT = (500, 1e-7)  # steps, and the largest entry of the gradient
+_EXACT = (1000, 1e-8)  # steps, and the largest entry of the gradient
 _ROUGH = (200, 1e-5)  # what float32 can reach
 _LOGITS_AT_ONCE = 1 << 24
 

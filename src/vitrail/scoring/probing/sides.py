@@ -36,10 +36,10 @@ class Sides:
         try:
             rows = validation_rows(samples, self.learn, fraction, 0)
         except DataError as error:
-            words = (
-                f"{counted(len(self.learn), 'picture')} to learn from are too few to hold some out for the choice of"
-            )
-            raise DataError(f"{words} settings: add pictures, or take the method ridge with one λ") from error
+            few = f"{counted(len(self.learn), 'picture')} to learn from are too few to hold some out"
+            raise DataError(
+                f"{few}: add pictures, or take the method ridge with one λ, which chooses nothing"
+            ) from error
         return replace(self, held=np.isin(self.learn, rows, assume_unique=True))
 
     def with_shots_alone(self, samples: Samples, shots: int, seeds: int) -> Sides:
