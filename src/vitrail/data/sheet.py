@@ -19,10 +19,10 @@ def batch_sheet(batch: Batch, preprocessing: Preprocessing, classes: Sequence[st
     """The first pictures of a batch as they go to the model, mixed and erased, with their labels."""
     shown = min(most, len(batch))
     values, targets = batch.inputs(preprocessing)[:shown], batch.targets(len(classes))[:shown]
-    return contact_sheet(_pixels(values, preprocessing), [_caption(target, classes) for target in targets])
+    return contact_sheet(as_pictures(values, preprocessing), [_caption(target, classes) for target in targets])
 
 
-def _pixels(values: Tensor, preprocessing: Preprocessing) -> list[Image.Image]:
+def as_pictures(values: Tensor, preprocessing: Preprocessing) -> list[Image.Image]:
     """Normalised numbers, (n, channels, height, width), back as pictures."""
     mean, std = (np.array(numbers, np.float32) for numbers in (preprocessing.mean, preprocessing.std))
     levels = values.cpu().permute(0, 2, 3, 1).numpy() * std + mean

@@ -147,7 +147,8 @@ class Distilling(Objective):
         """Large crops and small ones: (n, crops, channels, height, width)."""
         self.sums.zero_()
         self.counted = 0
-        second, small = batch.crop_inputs(preprocessing)
+        second, *rest = batch.crop_inputs(preprocessing)
+        small = rest[0] if rest else second[:, :0]
         return torch.cat([batch.inputs(preprocessing)[:, None], second], dim=1), small
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

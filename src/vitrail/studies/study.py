@@ -26,12 +26,13 @@ from vitrail.studies.plan import Choice, Plan, Row, flattened, read_plan
 from vitrail.studies.plot import write_plot
 from vitrail.studies.results import Figures, Outcome, Result, Tried, deviation, figures, summary, training_flops
 from vitrail.training.feeding import total_steps
+from vitrail.training.launching import mark_of
 from vitrail.training.locks import FolderLock
 from vitrail.training.recipe import Data, Recipe
 from vitrail.training.run import FACTS, Run
 from vitrail.training.start import configured
 from vitrail.training.stopping import StoppedError
-from vitrail.training.train import mark_of, resume, train
+from vitrail.training.train import resume, train
 
 Say = Callable[[str], None]
 

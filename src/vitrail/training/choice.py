@@ -24,11 +24,11 @@ def choose_recipe(
         return asked, "given in Python"
     if asked is not None:
         return read_recipe(asked), os.fspath(asked)
-    name = "digits" if digits else "finetune" if start is not None else "small" if _is_small(source) else "scratch"
+    name = "digits" if digits else "finetune" if start is not None else "small" if is_small(source) else "scratch"
     return read_recipe(name), name
 
 
-def _is_small(source: Source) -> bool:
+def is_small(source: Source) -> bool:
     """Whether the pictures, by a sample of them, are mostly small."""
     sides = []
     for row in np.linspace(0, len(source) - 1, min(9, len(source))).astype(int):

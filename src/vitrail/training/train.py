@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torchvision
 
-import vitrail
 from vitrail.classifier import Classifier
-from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.errors import ConfigError
 from vitrail.training.assembly import Plan
-from vitrail.training.checkpoints import find_latest
 from vitrail.training.choice import choose_recipe
 from vitrail.training.feeding import Feeding, check_labels
 from vitrail.training.groups import parameter_groups
 from vitrail.training.job import Job
+from vitrail.training.launching import (
+    Manner,
+    Work,
+    absolute,
+    begin,
+    changed,
+    facts_of,
+    go_on,
+    go_on_with,
+    open_data,
+    run_name,
+)
 from vitrail.training.objective import make_objective
 from vitrail.training.parallel import Launch, World, joined_world
 from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
-from vitrail.training.recipe_files import make_recipe, to_toml
 from vitrail.training.run import Run
 from vitrail.training.schedules import make_schedule
-from vitrail.training.start import Start, default_weights, empty_model, shape_of, start_model
-from vitrail.training.stopping import listening
+from vitrail.training.start import Start, default_weights, empty_model, start_model
 from vitrail.training.whitening import whiten
-
-GIVEN = "given in Python"  # a model that no address leads to
 
 
 def train(
@@ -67,26 +64,23 @@ def train(
     model, not a copy. Where torchrun starts processes again because one was lost, they go on with their run.
     """
     address = "digits" if data is None else data
-    begin = Start(start, grow_from)
+    start_at, manner = Start(start, grow_from), Manner(trackers, quiet, shard)
     with joined_world(device) as world:
         if source is None:
-            source = address if isinstance(address, Source) else _open(address, data_options or {}, world)
-        launch, name = Launch.of(world), _name(source)
+            source = address if isinstance(address, Source) else open_data(address, data_options or {}, world)
+        launch, name = Launch.of(world), run_name(source)
         if (begun := world.first(lambda: Run.begun_by(launch, out, name))) is not None:
-            return _go_on(begun, source, begin, world, trackers, quiet=quiet)
+            return go_on(TRAINING, begun, source, start_at, world, manner)
         chosen, why = choose_recipe(recipe, source, start, digits=data is None)
-        if begin == Start() and recipe is None and why == "scratch":
-            begin = Start(world.first(lambda: default_weights(chosen)))
-            chosen, why = choose_recipe(None, source, begin.model)
-        chosen = _changed(chosen, {**(changes or {}), **settings})
+        if start_at == Start() and recipe is None and why == "scratch":
+            start_at = Start(world.first(lambda: default_weights(chosen)))
+            chosen, why = choose_recipe(None, source, start_at.model)
+        chosen = changed(chosen, {**(changes or {}), **settings})
         if chosen.distillation.teacher:
-            chosen = _changed(chosen, {"distillation.teacher": _absolute(chosen.distillation.teacher)})
-        named = None if isinstance(address, Source) else _absolute(address)
-        facts = _facts(named, source, begin, data_options, why, world)
-        plan = _plan(chosen, source, begin, world)  # what cannot be trained leaves no folder behind
-        facts |= {"shard": shard, "launch": launch.name, "model": shape_of(plan.classifier)}
-        run = world.first(lambda: Run.begin(out, name, chosen, facts))
-        return _train(run, plan, world, trackers, shard=shard, quiet=quiet)
+            chosen = changed(chosen, {"distillation.teacher": absolute(chosen.distillation.teacher)})
+        named = None if isinstance(address, Source) else absolute(address)
+        facts = facts_of(named, source, start_at, data_options, why, world)
+        return begin(TRAINING, chosen, source, start_at, world, manner, launch=launch, out=out, facts=facts)
 
 
 def resume(
@@ -101,42 +95,12 @@ def resume(
 
     A run that is complete is given back as it is. `source` is the run's data where it is open already.
     """
-    run = Run.open(folder)
-    facts = run.facts
-    if run.is_complete:
-        return run
-    if facts["data"] is None and source is None:
-        raise VitrailError(f"{run.folder} was trained on data given in Python: begin it again there")
-    with joined_world(device) as world:
-        source = _open(facts["data"], facts["data_options"], world) if source is None else source
-        begin = Start(facts["start"], facts["grow_from"])
-        return _go_on(run, source, begin, world, trackers, quiet=quiet)
-
-
-def _open(address: str | os.PathLike[str], options: Mapping[str, Any], world: World) -> Source:
-    return world.one_then_all(lambda: open_source(address, **options))
-
-
-def _go_on(run: Run, source: Source, start: Start, world: World, trackers: Sequence[str], *, quiet: bool) -> Run:
-    facts = run.facts
-    if run.is_complete:
-        return run
-    if mark_of(source) != facts["samples"]:
-        raise VitrailError(
-            f"{source.name} has changed since {run.folder} began: a run goes on only with its own data; "
-            f"train anew with --recipe {run.folder}"
-        )
-    if world.first(lambda: find_latest(run.folder / "checkpoints") is not None):
-        plan = _plan(run.recipe, source, facts["model"], world)
-    elif GIVEN in (start.model, start.grow):
-        raise VitrailError(f"{run.folder} began with a model given in Python, and is not saved: begin it again there")
-    else:
-        plan = _plan(run.recipe, source, start, world)
-    return _train(run, plan, world, trackers, shard=facts["shard"], quiet=quiet, resumed=True)
+    return go_on_with(TRAINING, folder, device, source, Manner(trackers, quiet))
 
 
 def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], world: World) -> Plan:
-    """Everything that can be refused is refused here. With a shape for a start, weights come from a checkpoint."""
+    if recipe.method is not None:
+        raise ConfigError(f"the recipe learns without labels, by {recipe.method}: use vitrail pretrain")
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -160,65 +124,4 @@ def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], worl
     return Plan(recipe, classifier, origin, feeding, objective)
 
 
-def _train(
-    run: Run, plan: Plan, world: World, trackers: Sequence[str], *, shard: bool, quiet: bool, resumed: bool = False
-) -> Run:
-    feeding = plan.feeding
-    options = {"shard": shard, "quiet": quiet, "resumed": resumed}
-    with run.enough_room(), listening() as stop:
-        job = Job(run, plan, world, stop, trackers, **options)
-        with closing(job):
-            job.note(
-                f"{plan.origin}; {len(feeding.train):,} pictures to train, {len(feeding.splits.val):,} to validate"
-            )
-            job.run_all()
-    return run
-
-
-def _changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    plain = tomllib.loads(to_toml(recipe))
-    return make_recipe(plain, {key: value for key, value in changes.items() if value is not None})
-
-
-def mark_of(source: Source) -> str:
-    """Changes with the names of the pictures, their order, labels and splits."""
-    samples = source.samples
-    columns = (samples.names.block, samples.names.ends, samples.labels, samples.label_list, samples.label_ends)
-    digest = hashlib.blake2b("\n".join(source.classes).encode(errors="surrogateescape"), digest_size=16)
-    for column in (*columns, samples.splits, samples.groups):
-        digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
-    return digest.hexdigest()
-
-
-def _absolute(address: str | os.PathLike[str]) -> str:
-    """A path holds from everywhere, so that a run goes on wherever one stands."""
-    return os.path.abspath(address) if os.path.exists(address) else os.fspath(address)
-
-
-def _name(source: Source) -> str:
-    words = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(source.name).name).strip("-.")
-    return words or "run"
-
-
-def _place(model: str | Classifier | None) -> str | None:
-    return GIVEN if isinstance(model, Classifier) else None if model is None else _absolute(model)
-
-
-def _facts(address: str | None, source: Source, start: Start, options: Any, why: str, world: World) -> dict[str, Any]:
-    return {
-        "data": address,
-        "data_options": dict(options or {}),
-        "start": _place(start.model),
-        "grow_from": _place(start.grow),
-        "recipe": why,
-        "classes": list(source.classes),
-        "samples": mark_of(source),
-        "processes": world.size,
-        "device": torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else platform.machine(),
-        "versions": {
-            "vitrail": vitrail.__version__,
-            "torch": torch.__version__,
-            "torchvision": torchvision.__version__,
-            "python": platform.python_version(),
-        },
-    }
+TRAINING = Work(_plan, Job)
