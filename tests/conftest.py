@@ -1,8 +1,12 @@
 """Where the real data is that some tests need; without it they skip and say so."""
 
+import faulthandler
 import json
+import multiprocessing
 import os
+import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,17 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded: tests share their cores with others
 
 DATA = Path(os.environ.get("VITRAIL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    yield
+    assert multiprocessing.active_children() == []
+
+
+def pytest_unconfigure() -> None:
+    """A Python that does not come to its end says where it waits, and fails."""
+    faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
 
 
 def _need(path: Path) -> Path:
