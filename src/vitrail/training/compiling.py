@@ -55,9 +55,10 @@ def _parts(model: nn.Module, blocks: bool) -> list[nn.Module]:
 
 
 def _compile(modules: Sequence[nn.Module]) -> None:
-    """In place: modules keep their class, their names and their hooks."""
+    """In place: modules keep their class, their names and their hooks. Batches of training have one shape, or a few one
+    after the other, and code for any shape would be slower."""
     for module in modules:
-        module.forward = torch.compile(module.forward, backend=BACKEND)
+        module.forward = torch.compile(module.forward, backend=BACKEND, dynamic=False)
 
 
 def _fault(
