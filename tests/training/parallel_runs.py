@@ -66,13 +66,13 @@ class Notes:
     def listen(self) -> None:
         take, one = loop.step, loop.Trainer._one
 
-        def step(optimiser: torch.optim.Optimizer, ok: Tensor) -> None:
+        def step(optimiser: torch.optim.Optimizer, ok: Tensor, *rest: Tensor) -> None:
             if not self.gradients:
                 for group in optimiser.param_groups:
                     for name, parameter in zip(group["names"], group["params"], strict=True):
                         self.gradients[name] = whole(parameter.grad)
             self.seeds.append(torch.initial_seed())
-            take(optimiser, ok)
+            take(optimiser, ok, *rest)
 
         def watched(trainer: loop.Trainer, batch: Any, preprocessing: Any) -> None:
             self.samples.append(batch.samples.tolist())

@@ -136,9 +136,9 @@ def break_one_loss(rank: int, size: int, run: Path, sharded: bool) -> None:
         loss, right = compute(self, model, inputs, targets)
         return loss + (torch.inf if rank == 1 and len(oks) == 2 else 0), right
 
-    def note(optimiser: torch.optim.Optimizer, ok: torch.Tensor) -> None:
+    def note(optimiser: torch.optim.Optimizer, ok: torch.Tensor, *rest: torch.Tensor) -> None:
         oks.append(bool(ok))
-        step(optimiser, ok)
+        step(optimiser, ok, *rest)
 
     Classification.__call__, loop.step = broken, note  # type: ignore[assignment, method-assign]
     train(None, out=run, device="cpu", shard=sharded, **(SMALL | {"steps": 4}))
