@@ -70,6 +70,12 @@ class Batch:
     def clone(self) -> Batch:
         return self._each(torch.clone)
 
+    def repeated(self, count: int) -> Batch:
+        """So many pictures: the first of these, or all of them again and again."""
+        places = torch.arange(count, device=self.pixels.device) % len(self)
+        new = self._each(lambda tensor: tensor[places])
+        return new if new.mix is None else replace(new, mix=replace(new.mix, partner=new.mix.partner % count))
+
     def tensors(self) -> list[Tensor]:
         """All of them, in one order for all batches of a loader."""
         found: list[Tensor] = []

@@ -94,8 +94,19 @@ def _compile(plan: Plan, world: World, precision: Precision, sharded: bool) -> s
     return compile_or_say_why(model, loss, world, precision.autocast, blocks=sharded)
 
 
+def _ignore(row: dict[str, Any]) -> None:
+    pass
+
+
 @contextmanager
-def trial(plan: Plan, world: World, *, sharded: bool = False, **changes: Any) -> Iterator[Trainer]:
+def trial(
+    plan: Plan,
+    world: World,
+    *,
+    sharded: bool = False,
+    report: Callable[[dict[str, Any]], None] = _ignore,
+    **changes: Any,
+) -> Iterator[Trainer]:
     """A trainer for some steps, as they are written, whose plan is used up: its model learns, and nothing is saved."""
     recipe = replace(plan.recipe, compile=False, record=False, **changes)
     with (
@@ -103,7 +114,5 @@ def trial(plan: Plan, world: World, *, sharded: bool = False, **changes: Any) ->
         Checkpoints(Path(folder), rank=world.rank, world=world.size) as checkpoints,
     ):
         tried = replace(plan, recipe=recipe)
-        trainer, _ = make_trainer(
-            tried, world, checkpoints, lambda _: None, lambda _: None, StopRequest(), sharded=sharded
-        )
+        trainer, _ = make_trainer(tried, world, checkpoints, lambda _: None, report, StopRequest(), sharded=sharded)
         yield trainer

@@ -62,12 +62,12 @@ class Feeding:
         if size > len(self.train):
             raise DataError(
                 f"a batch of {size:,} is larger than the {len(self.train):,} pictures to train in"
-                f" {self.train.source.name}: --batch-size {self._largest_batch()} works"
+                f" {self.train.source.name}: --batch-size {self.largest_batch()} works"
             )
         self.schedule.at(0, self.world.share)
         check_pairs(recipe.augmentation, self.schedule, self.world.share)
 
-    def _largest_batch(self) -> int:
+    def largest_batch(self) -> int:
         """That divides into parts, and where there are enough pictures into pairs to mix."""
         most, parts = len(self.train), self.world.size * self.recipe.accumulate
         return most // (2 * parts) * 2 * parts or most // parts * parts or 1

@@ -31,6 +31,7 @@ from vitrail.training.recipe_files import make_recipe, to_toml
 from vitrail.training.run import Run
 from vitrail.training.start import Start, shape_of
 from vitrail.training.stopping import listening
+from vitrail.training.tuning import tune
 
 GIVEN = "given in Python"  # a model that no address leads to
 
@@ -68,12 +69,19 @@ def begin(
     launch: Launch,
     out: str | os.PathLike[str] | None,
     facts: dict[str, Any],
+    lr_find: bool = False,
 ) -> Run:
-    """A new run; what cannot be trained leaves no folder behind."""
-    plan = work.plan(recipe, source, start, world)
-    facts = facts | {"shard": manner.shard, "launch": launch.name, "model": shape_of(plan.classifier)}
-    run = world.first(lambda: Run.begin(out, run_name(source), recipe, facts))
-    return _carry_out(work, run, plan, world, manner)
+    """A new run; what cannot be trained leaves no folder behind. `lr_find` looks for a learning rate first."""
+
+    def plan(recipe: Recipe) -> Plan:
+        return work.plan(recipe, source, start, world)
+
+    tuned = tune(recipe, plan, world, lr_find=lr_find, sharded=manner.shard)
+    final = plan(tuned.recipe)
+    facts = facts | {"shard": manner.shard, "launch": launch.name, "model": shape_of(final.classifier)}
+    run = world.first(lambda: Run.begin(out, run_name(source), tuned.recipe, facts))
+    world.first(lambda: tuned.draw(run.folder))
+    return _carry_out(work, run, final, world, manner, notes=tuned.notes)
 
 
 def go_on_with(
@@ -110,7 +118,16 @@ def go_on(work: Work, run: Run, source: Source, start: Start, world: World, mann
     return _carry_out(work, run, plan, world, replace(manner, shard=facts["shard"]), resumed=True)
 
 
-def _carry_out(work: Work, run: Run, plan: Plan, world: World, manner: Manner, *, resumed: bool = False) -> Run:
+def _carry_out(
+    work: Work,
+    run: Run,
+    plan: Plan,
+    world: World,
+    manner: Manner,
+    *,
+    resumed: bool = False,
+    notes: Sequence[str] = (),
+) -> Run:
     feeding = plan.feeding
     options = {"shard": manner.shard, "quiet": manner.quiet, "resumed": resumed}
     with run.enough_room(), listening() as stop:
@@ -119,6 +136,8 @@ def _carry_out(work: Work, run: Run, plan: Plan, world: World, manner: Manner, *
             job.note(
                 f"{plan.origin}; {len(feeding.train):,} pictures to train, {len(feeding.splits.val):,} to validate"
             )
+            for line in notes:
+                job.report({"kind": "event", "step": 0, "text": line})
             job.run_all()
     return run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vitrail.data.augmentation.plan import Augmentation
@@ -64,6 +64,11 @@ class Optimiser:
     sam: float = 0.0  # radius of sharpness-aware minimisation; 0: none
     groups: tuple[Group, ...] = ()
 
+    def times(self, factor: float) -> Optimiser:
+        """With all learning rates times a factor, in six digits."""
+        lr, muon_lr = (float(f"{rate * factor:.6g}") for rate in (self.lr, self.muon_lr))
+        return replace(self, lr=lr, muon_lr=muon_lr if self.name == "muon" else self.muon_lr)
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -113,6 +118,7 @@ class Recipe:
     epochs: float = 30.0
     steps: int | None = None  # in place of epochs
     batch_size: int = 256  # of all processes and accumulated parts together
+    auto_batch: bool = False  # set by batch_size = "auto": the largest that fits; learning rates are for batch_size
     accumulate: int = 1  # parts of a batch that go through the model one after the other
     seed: int = 0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 where the GPU has it

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from vitrail.errors import ConfigError
 from vitrail.training.recipe import Recipe
 
+AUTO = "auto"  # for a batch size: the largest that fits
 NAMED = Path(__file__).parents[1] / "recipes"
 
 
@@ -50,7 +51,13 @@ def read_recipe(name: str | os.PathLike[str], changes: Mapping[str, Any] | None 
 
 def make_recipe(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None, where: str = "recipe") -> Recipe:
     merged: dict[str, Any] = json.loads(json.dumps(plain))  # a copy all the way down
+    if merged.get("batch_size") == AUTO:
+        merged |= {"auto_batch": True, "batch_size": Recipe.batch_size}
     for key, value in (changes or {}).items():
+        if key == "batch_size":
+            merged["auto_batch"] = value == AUTO
+            if value == AUTO:
+                continue  # the learning rate goes on belonging to the recipe's number
         *tables, last = key.split(".")
         table = merged
         for name in tables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ def train(
     out: str | os.PathLike[str] | None = None,
     device: str | None = None,
     shard: bool = False,
+    lr_find: bool = False,
     changes: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
     source: Source | None = None,
@@ -61,7 +63,8 @@ def train(
     chooses one. `start` is the model to fine-tune; `grow_from` is one with fewer blocks than the recipe's, which begins
     as its equal. Keyword arguments and `changes` (`{"optimiser.lr": 1e-4}`) change the recipe; `data_options` go to
     `open_source`; `source` is what `data` means, where it is open already. `shard` gives each process a part of the
-    model, not a copy. Where torchrun starts processes again because one was lost, they go on with their run.
+    model, not a copy. `lr_find` looks for a learning rate first, and `batch_size="auto"` for the batch that fits. Where
+    torchrun starts processes again because one was lost, they go on with their run.
     """
     address = "digits" if data is None else data
     start_at, manner = Start(start, grow_from), Manner(trackers, quiet, shard)
@@ -80,7 +83,8 @@ def train(
             chosen = changed(chosen, {"distillation.teacher": absolute(chosen.distillation.teacher)})
         named = None if isinstance(address, Source) else absolute(address)
         facts = facts_of(named, source, start_at, data_options, why, world)
-        return begin(TRAINING, chosen, source, start_at, world, manner, launch=launch, out=out, facts=facts)
+        options: dict[str, Any] = {"launch": launch, "out": out, "facts": facts, "lr_find": lr_find}
+        return begin(TRAINING, chosen, source, start_at, world, manner, **options)
 
 
 def resume(
@@ -112,6 +116,9 @@ def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], worl
     else:
         classifier, origin = empty_model(start, source.classes), "its last checkpoint"
     feeding = Feeding(recipe, splits, classifier.to(world.device).preprocessing, world)
+    if recipe.auto_batch:  # until it is found
+        recipe = replace(recipe, batch_size=min(recipe.batch_size, feeding.largest_batch()))
+        feeding = replace(feeding, recipe=recipe)
     feeding.check()
     if recipe.whiten and isinstance(start, Start):
         if start != Start():
