@@ -39,7 +39,7 @@ def study(
     file
         a TOML file: a recipe, the data, seeds, and what varies
     out
-        the folder of the runs and of study.csv, study.json, study.png; by default studies/<file>
+        the folder of the runs and of study.csv, study.json, study.png; by default studies/FILE
     data
         train on this instead of what the file says
     device
@@ -90,7 +90,7 @@ def _print(result: Result) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*(), title=result.plan.title, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
+    table = Table(title=result.plan.title, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
     for place, name in enumerate(head):
         table.add_column(name, justify="right" if place in right else "left", no_wrap=place > 0)
     for row in rows:
