@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vitrail.model.vit import ViT
     from vitrail.model.zoo import create, models
     from vitrail.pictures import Preprocessing
+    from vitrail.pretraining.pretrain import pretrain, resume
     from vitrail.scoring.evaluation import evaluate
     from vitrail.scoring.probing.probe import probe
     from vitrail.scoring.probing.report import ProbeReport
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from vitrail.studies.study import study
     from vitrail.training.recipe import Recipe
     from vitrail.training.run import Run
-    from vitrail.training.train import resume, train
+    from vitrail.training.train import train
 
 __version__ = "0.1.0"
 
@@ -52,7 +53,8 @@ _HOMES = {
     "pack": "data.packing",
     "probe": "scoring.probing.probe",
     "probe_suite": "scoring.probing.suite",
-    "resume": "training.train",
+    "pretrain": "pretraining.pretrain",
+    "resume": "pretraining.pretrain",
     "study": "studies.study",
     "train": "training.train",
 }
@@ -79,6 +81,7 @@ __all__ = [
     "load",
     "models",
     "pack",
+    "pretrain",
     "probe",
     "probe_suite",
     "resume",

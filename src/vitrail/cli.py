@@ -14,6 +14,7 @@ from vitrail.commands.evaluate import evaluate
 from vitrail.commands.models import models
 from vitrail.commands.pack import pack
 from vitrail.commands.predict import predict
+from vitrail.commands.pretrain import pretrain
 from vitrail.commands.probe import probe
 from vitrail.commands.study import study
 from vitrail.commands.train import train
@@ -35,7 +36,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was stopped
 )
 
-for command in (train, evaluate, probe, study, predict, check, pack, convert, models):
+for command in (train, pretrain, evaluate, probe, study, predict, check, pack, convert, models):
     app.command(command)
 
 

@@ -30,7 +30,7 @@ def test_a_named_recipe_describes_a_model_and_says_its_command(name):
     configure(recipe.model, num_classes=10, **changes)
     head = re.match(r"(#.*\n)+", (NAMED / f"{name}.toml").read_text())
     assert head is not None
-    assert "vitrail train" in head[0]
+    assert ("vitrail pretrain" if recipe.method else "vitrail train") in head[0]
     assert read_recipe(NAMED / f"{name}.toml") == recipe
 
 

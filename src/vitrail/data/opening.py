@@ -31,8 +31,8 @@ def open_source(
     What exists as a file or folder goes before a name.
 
     `data_dir` and `download` are for sets by name, the columns and the separator for tables, `group_by` for all: it is
-    a pattern on the names, and pictures with an equal match stay on one side of a split. `everything` takes the pictures
-    of a folder that are in no class folder too, without a label.
+    a pattern on the names, and pictures with an equal match stay on one side of a split. `everything` takes
+    the pictures of a folder that are in no class folder too, without a label.
     """
     text = os.path.expanduser(os.fspath(data))
     there = os.path.exists(text)

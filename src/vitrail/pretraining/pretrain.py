@@ -152,7 +152,7 @@ def _said(source: Source) -> Source:
     """With a word about its labels."""
     if not source.classes:
         return source
-    words = "labels are not used to learn; neighbours in validation are compared by them"
+    words = "labels are there and are not used to learn"
     return replace(source, notes=(*source.notes, words))
 
 

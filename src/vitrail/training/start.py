@@ -104,11 +104,6 @@ def empty_model(shape: Mapping[str, Any], classes: Sequence[str]) -> Classifier:
 def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> tuple[Classifier, str]:
     """Fine-tuning: the weights of another model, with a fresh head unless the classes are the same."""
     known = {name: value for name, value in recipe.architecture.items() if name in NOISE}
-    strange = sorted(set(recipe.architecture) - set(NOISE))
-    if strange:
-        raise ConfigError(
-            f"architecture.{strange[0]} cannot be changed when training starts from a model: leave it out"
-        )
     options: dict[str, Any] = {} if recipe.img_size is None else {"img_size": recipe.img_size}
     torch.manual_seed(recipe.seed)
     classifier = start if isinstance(start, Classifier) else Classifier.load(start, **options)
@@ -119,6 +114,12 @@ def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> t
             model.set_image_size((recipe.img_size, recipe.img_size))
             pixels = dataclasses.replace(pixels, size=(recipe.img_size, recipe.img_size))
     config = model.config
+    asked = {name: value for name, value in recipe.architecture.items() if name not in NOISE}
+    strange = [name for name in sorted(asked) if not _is_so(config, name, asked[name])]
+    if strange:
+        raise ConfigError(
+            f"architecture.{strange[0]} cannot be changed when training starts from a model: leave it out"
+        )
     if known and isinstance(config, ViTConfig):
         fresh = create(config.replace(**known))
         fresh.load_state_dict(model.state_dict())
@@ -131,6 +132,13 @@ def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> t
     name = "the given model" if isinstance(start, Classifier) else str(start)
     words = "with its head" if same else f"with a fresh head for {len(classes)} classes"
     return Classifier(model, _pixels(recipe, pixels), classes), f"{name}, {words}"
+
+
+def _is_so(config: ViTConfig | ResNetConfig, name: str, value: Any) -> bool:
+    try:
+        return config.replace(**{name: value}) == config
+    except ConfigError:  # it would not even be a model
+        return False
 
 
 NOISE = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path")  # what holds no weights

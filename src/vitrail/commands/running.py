@@ -1,0 +1,133 @@
+"""What the commands that train have in common: a recipe's settings as flags, going on, stopping, the last words."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter, Token
+
+from vitrail.commands.printing import print_json
+from vitrail.errors import VitrailError
+
+if TYPE_CHECKING:
+    from vitrail.training.run import Run
+
+_SHORT = ("subset",)  # settings of a table that are flags by themselves too
+_SET_BY_OTHERS = ("auto_batch",)  # by --batch-size auto
+
+
+def recipe_flags(kind: Any, leave_out: Collection[str]) -> Any:
+    """The settings of a recipe as flags, each of which may be left out: `--epochs`, `--optimiser.lr`."""
+    hints, made = typing.get_type_hints(kind), []
+    for item in dataclasses.fields(kind):
+        hint = _without_none(hints[item.name])
+        if item.name in (*leave_out, *_SET_BY_OTHERS):
+            continue
+        if dataclasses.is_dataclass(hint):
+            table = recipe_flags(hint, ())
+            made.append((item.name, table, dataclasses.field(default_factory=table)))
+        elif typing.get_origin(hint) is dict:  # what its values are is for TOML to say
+            made.append((item.name, dict[str, str] | None, dataclasses.field(default=None)))
+        elif typing.get_origin(hint) is not tuple or typing.get_args(hint)[-1] is not Ellipsis:  # lists of tables: TOML
+            value = Annotated[int | None, Parameter(converter=_whole)] if hint is int else hint | None
+            if item.name == "batch_size":
+                value = Annotated[int | Literal["auto"] | None, Parameter(converter=_whole_or_auto)]
+            if item.name in _SHORT:  # a name with dashes is not put below the table's
+                value = Annotated[value, Parameter(name=(item.name, f"--{item.name}"))]
+            made.append((item.name, value, dataclasses.field(default=None)))
+    flags = dataclasses.make_dataclass(f"{kind.__name__}Flags", made, frozen=True)
+    flags.__module__ = __name__  # else cyclopts takes it for a built-in type and does not look inside
+    return flags
+
+
+def _whole(kind: Any, tokens: Sequence[Token]) -> int:
+    """cyclopts would round: a batch of 1.5 pictures became one of 2."""
+    return int(tokens[0].value)
+
+
+def _whole_or_auto(kind: Any, tokens: Sequence[Token]) -> int | str:
+    return tokens[0].value if tokens[0].value == "auto" else _whole(kind, tokens)
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint
+    options = [option for option in typing.get_args(hint) if option is not type(None)]
+    return options[0] if len(options) == 1 else hint
+
+
+def given(flags: Any, prefix: str = "") -> dict[str, Any]:
+    """What was set, by the keys of the recipe."""
+    found: dict[str, Any] = {}
+    for item in dataclasses.fields(flags):
+        value, key = getattr(flags, item.name), prefix + item.name
+        if dataclasses.is_dataclass(value):
+            found |= given(value, f"{key}.")
+        elif isinstance(value, dict):
+            found |= {f"{key}.{name.replace('-', '_')}": _parsed(text) for name, text in value.items()}
+        elif value is not None:
+            found[key] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _parsed(text: str) -> Any:
+    """As TOML reads it: `2`, `0.1`, `true`, `[1, 2]`; anything else is a word."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def refuse_beside_resume(asked: Mapping[str, Any]) -> None:
+    """A run goes on as it began: whatever else was asked for is an error."""
+    for name, value in asked.items():
+        if value is not None:
+            raise VitrailError(f"--resume goes on with a run as it began: leave out {name.replace('_', '-')}")
+
+
+def go_on(folder: Path, **options: Any) -> Run:
+    from vitrail.pretraining.pretrain import resume
+    from vitrail.training.run import Run
+
+    if Run.open(folder).is_complete and is_first():
+        print(f"{folder} is complete: nothing is left to train", file=sys.stderr)
+    return resume(folder, **options)
+
+
+def carried_out(work: Callable[[], Run], last_words: Callable[[Run, Path], str], *, as_json: bool) -> int:
+    """Does the work, and says what came of it; gives the exit code. `last_words` get the run and its model."""
+    from vitrail.training.stopping import StoppedError
+
+    try:
+        run = work()
+    except StoppedError as stopped:
+        if is_first():
+            print(f"vitrail: {stopped}", file=sys.stderr)
+        return 128 + (stopped.signal or 0)  # as a shell says that a signal ended a command
+    if not is_first():
+        return 0
+    if as_json:
+        print_json({"run": str(run.folder), **run.facts})
+    else:
+        best = run.folder / ("best" if (run.folder / "best").is_dir() else "last")
+        print(f"the report is {run.folder / 'report.html'}; the model is {best}")
+        print(last_words(run, best))
+    return 0
+
+
+def is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given, as a run can write them down."""
+    known = {name: value for name, value in options.items() if value is not None}
+    return {name: os.path.abspath(value) if isinstance(value, Path) else value for name, value in known.items()}
