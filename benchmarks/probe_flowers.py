@@ -15,6 +15,8 @@ import platform
 import shutil
 import statistics
 import tempfile
+import time
+import warnings
 from datetime import date
 from pathlib import Path
 
@@ -27,7 +29,9 @@ from sklearn.neighbors import KNeighborsClassifier
 import vitrail
 from vitrail.data.opening import open_source
 from vitrail.scoring.features import Extractor
+from vitrail.scoring.probing.heads import scale_of
 from vitrail.scoring.probing.knn import KS, TEMPERATURE
+from vitrail.scoring.probing.logistic import DECAYS, regress
 from vitrail.scoring.probing.methods import METHODS, make_methods
 from vitrail.scoring.probing.problem import gather
 from vitrail.scoring.probing.ridge import BIAS, L2
@@ -53,6 +57,45 @@ def peer(name: str, setting: float, learn: np.ndarray, labels: np.ndarray, judge
         return Ridge(alpha=setting, fit_intercept=False).fit(learn, targets).predict(judged).argmax(axis=1)
     model = LogisticRegression(C=1 / (len(learn) * setting), tol=1e-8, max_iter=10_000)
     return model.fit(learn, labels).predict(judged)
+
+
+def one_by_torch(points: torch.Tensor, labels: torch.Tensor, classes: int, decay: float) -> None:
+    """The same problem for torch's own L-BFGS."""
+    head = torch.nn.Linear(points.shape[1], classes, dtype=points.dtype)
+    torch.nn.init.zeros_(head.weight)
+    how = {"max_iter": 1000, "max_eval": 5000, "tolerance_grad": 1e-8, "tolerance_change": 0.0}
+    optimiser = torch.optim.LBFGS(head.parameters(), line_search_fn="strong_wolfe", **how)
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        value = torch.nn.functional.cross_entropy(head(points), labels) + decay / 2 * head.weight.square().sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+
+
+def grid_seconds(points: torch.Tensor, labels: torch.Tensor, classes: int) -> dict[str, float]:
+    """Processor time of the grid of penalties on all pictures, to the same tolerance and at most 1,000 steps."""
+    points = scale_of(points, torch.float64)(points)
+    how = {"steps": 1000, "tolerance": 1e-8}
+    ways = {
+        "at once": lambda: regress(points, labels, classes, DECAYS, **how),
+        "one after the other": lambda: [regress(points, labels, classes, [decay], **how) for decay in DECAYS],
+        "torch.optim.LBFGS": lambda: [one_by_torch(points, labels, classes, decay) for decay in DECAYS],
+        "scikit-learn": lambda: [
+            LogisticRegression(C=1 / (len(points) * decay), tol=1e-8, max_iter=1000).fit(points.numpy(), labels.numpy())
+            for decay in DECAYS
+        ],
+    }
+    seconds = {}
+    for name, way in ways.items():
+        start = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # scikit-learn tells of 1,000 steps
+            way()
+        seconds[name] = round(time.process_time() - start, 1)
+    return seconds
 
 
 def main() -> None:
@@ -93,6 +136,9 @@ def main() -> None:
     versions = {"torch": torch.__version__, "scikit-learn": sklearn.__version__, "python": platform.python_version()}
     facts = {"date": date.today().isoformat(), "hardware": hardware, "threads": torch.get_num_threads(), **versions}
     facts |= {"learnt": report.learnt, "judged": report.judged, "held_out": report.held, "seeds": args.seeds}
+    torch.set_num_threads(1)
+    facts["grid_processor_s"] = grid_seconds(problem.learn, problem.learn_labels, problem.classes)
+    print(facts["grid_processor_s"])
     if args.out:
         args.out.write_text(json.dumps({**facts, "rows": rows}) + "\n")
     if args.plot:

@@ -72,7 +72,7 @@ def probe(
     _refuse(shots, seeds, examples, batch_size)
     source = data if isinstance(data, Source) else open_source(data, **options)
     sides = make_sides(source, split, examples)
-    classifier = _classifier(model, img_size, device)
+    classifier = placed(model, img_size, device)
     place = next(classifier.model.parameters()).device
     methods = make_methods(chosen_names(method), place, l2=l2, ks=ks, temperature=temperature)
     sides = _thinned(source, sides, methods, shots, seeds)
@@ -130,11 +130,12 @@ def _thinned(
     return sides if "all" in shots else sides.with_shots_alone(source.samples, max(numbers), seeds)
 
 
-def _classifier(
+def placed(
     model: Classifier | str | os.PathLike[str],
     img_size: int | tuple[int, int] | None,
     device: str | torch.device | None,
 ) -> Classifier:
+    """The model, loaded if it is not yet, where it is to compute; a given one stays where it is unless told."""
     if isinstance(model, Classifier):
         if img_size is not None:
             raise VitrailError("img_size is for a model that is loaded here: load this one with img_size=…")

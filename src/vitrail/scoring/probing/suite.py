@@ -12,12 +12,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from vitrail.classifier import Classifier, load
+import torch
+
+from vitrail.classifier import Classifier
 from vitrail.data.notes import quoted
 from vitrail.errors import VitrailError
 from vitrail.pictures.sources import printable
 from vitrail.scoring.probing.methods import TITLES
-from vitrail.scoring.probing.probe import probe
+from vitrail.scoring.probing.probe import placed, probe
 from vitrail.scoring.probing.report import CSV, JSON, ProbeReport, aligned, refuse, write_csv
 from vitrail.whole import written_whole
 
@@ -98,6 +100,7 @@ def probe_suite(
     *,
     name: str | None = None,
     img_size: int | tuple[int, int] | None = None,
+    device: str | torch.device | None = None,
     begun: Callable[[str, int, int], None] | None = None,
     **how: Any,
 ) -> SuiteReport:
@@ -108,8 +111,7 @@ def probe_suite(
     """
     suite = suite if isinstance(suite, Suite) else read_suite(suite)
     called = name or (repr(model) if isinstance(model, Classifier) else os.fspath(model))
-    if not isinstance(model, Classifier):
-        model = load(model, **({} if img_size is None else {"img_size": img_size}))
+    model = placed(model, img_size, device)
     given = {key: value for key, value in how.items() if value is not None}
     results = []
     for number, task in enumerate(suite.tasks, 1):
