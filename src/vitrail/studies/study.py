@@ -26,7 +26,7 @@ from vitrail.studies.plan import Choice, Plan, Row, flattened, read_plan
 from vitrail.studies.plot import write_plot
 from vitrail.studies.results import Figures, Outcome, Result, Tried, deviation, figures, summary, training_flops
 from vitrail.training.feeding import total_steps
-from vitrail.training.launching import mark_of
+from vitrail.training.launching import absolute, mark_of
 from vitrail.training.locks import FolderLock
 from vitrail.training.recipe import Data, Recipe
 from vitrail.training.run import FACTS, Run
@@ -133,6 +133,8 @@ def _difference(run: Run, asked: Recipe, source: Source) -> str | None:
     if run.facts["samples"] != mark_of(source):
         return f"{source.name} has changed"
     was, now = (flattened(dataclasses.asdict(dataclasses.replace(r, accumulate=1))) for r in (run.recipe, asked))
+    if now["distillation.teacher"]:
+        now["distillation.teacher"] = absolute(now["distillation.teacher"])  # as a run writes it down
     key = next((key for key in (*now, *was) if now.get(key) != was.get(key)), None)
     return None if key is None else f"{key} was {was.get(key)}, now {now.get(key)}"
 
