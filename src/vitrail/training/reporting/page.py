@@ -42,30 +42,41 @@ class Story:
     mistakes: Sequence[ShownMistake]
     drawings: Mapping[str, Markup] = field(default_factory=dict)
 
+    @property
+    def method(self) -> str | None:
+        """By which it learned without labels, if it did."""
+        return self.facts.get("method")
+
 
 def make_page(story: Story) -> str:
-    parts = (_curves, _classes, _confused, _calibration, _worst, _augmented, _next, _unreadable, _facts, _recipe)
-    footer = tag("footer", "Made by ", tag("code", "vitrail train"), ".")
+    parts = (
+        _curves, _seen, _classes, _confused, _calibration, _worst, _augmented, _next, _unreadable, _facts, _recipe,
+    )  # fmt: skip
+    footer = tag("footer", "Made by ", tag("code", f"vitrail {'pretrain' if story.method else 'train'}"), ".")
     body = [_head(story), *(part(story) for part in parts), footer]
     return document(f"run {printable(story.folder.name)}", body, scripts=("sort.js",))
 
 
 def _head(story: Story) -> Markup:
-    words = [counted(len(story.classes), "class", "classes")]
-    if story.scores is not None:
-        words.append(f"judged on {counted(story.scores.pictures, 'validation picture')}")
-    else:
-        words.append("no validation pictures, so nothing says how good the model is")
     notes = [tag("p", printable(note)) for note in story.facts.get("notes", ())]
     if story.scores is not None and story.scores.unanswered:
         lost = counted(story.scores.unanswered, "picture got no answer", "pictures got no answer")
         notes.append(tag("p", f"{lost}, since the model's outputs were no numbers: counted as wrong"))
     return joined(
         tag("h1", printable(story.folder.name)),
-        tag("p", " · ".join(words), class_="soft"),
+        tag("p", _about(story), class_="soft"),
         tag("div", _tiles(story), class_="tiles"),
         tag("div", notes, class_="notes") if notes else None,
     )
+
+
+def _about(story: Story) -> str:
+    if story.method:
+        return f"learned without labels: {story.method}"
+    classes = counted(len(story.classes), "class", "classes")
+    if story.scores is None:
+        return f"{classes} · no validation pictures, so nothing says how good the model is"
+    return f"{classes} · judged on {counted(story.scores.pictures, 'validation picture')}"
 
 
 def _tiles(story: Story) -> list[Markup]:
@@ -81,7 +92,11 @@ def _tiles(story: Story) -> list[Markup]:
         tiles.append(tile(_percent(scores.mean_average_precision), "mean average precision (mAP)", section="classes"))
         tiles.append(tile(_percent(scores.micro_f1), "F1 of all answers"))
         tiles.append(tile(_percent(scores.macro_f1), "mean F1 of the classes", section="classes"))
-    if scores is None and history.train and history.train[-1].get("loss") is not None:
+    if story.method and history.evaluations:
+        judged = history.best or history.evaluations[-1]
+        named = (("loss", "{:.3f}", "validation loss"), ("knn", "{:.1%}", "neighbours of the same label"))
+        tiles += [tile(form.format(judged[key]), words) for key, form, words in named if judged.get(key) is not None]
+    elif scores is None and history.train and history.train[-1].get("loss") is not None:
         tiles.append(tile(f"{history.train[-1]['loss']:.3f}", "training loss at the end"))
     if history.best is not None:
         tiles.append(tile(f"{history.best['epoch']:g}", "best epoch", section="curves"))
@@ -180,20 +195,39 @@ def _mistake(mistake: ShownMistake) -> Markup:
 
 
 def _augmented(story: Story) -> Markup | None:
-    path = story.folder / "augmented.png"
+    sheet = _picture(story.folder / "augmented.png")
+    lead = "Pictures of training as the model sees them, cut, turned, coloured and mixed as the recipe says."
+    return section("augmented", "What the model is shown", lead, sheet) if sheet else None
+
+
+def _seen(story: Story) -> Markup | None:
+    """Of learning without labels."""
+    if drawn := _picture(story.folder / "reconstruction.png"):
+        lead = "Pictures it has not learned from, what it was shown of them, and what it drew into the rest."
+        return section("reconstruction", "What it makes of the rest", lead, drawn)
+    if drawn := _picture(story.folder / "features.png"):
+        lead = "Pictures it has not learned from, and their patches: those that are alike to it have like colours."
+        return section("features", "What it takes for alike", lead, drawn)
+    return None
+
+
+def _picture(path: Path) -> Markup | None:
     if not path.is_file():
         return None
     with Image.open(path) as picture:
-        sheet = tag("img", src=picture_address(picture, _AUGMENTED_SIDE, 75), alt="", loading="lazy", class_="wide")
-    lead = "Pictures of training as the model sees them, cut, turned, coloured and mixed as the recipe says."
-    return section("augmented", "What the model is shown", lead, panel(None, sheet))
+        address = picture_address(picture, _AUGMENTED_SIDE, 75)
+    return panel(None, tag("img", src=address, alt="", loading="lazy", class_="wide"))
 
 
 def _next(story: Story) -> Markup:
     best = "best" if (story.folder / "best").is_dir() or story.scores is not None else "last"
     model = shlex.quote(printable(story.folder / best))
+    address = repr(printable(story.folder / best))
     shell = [f"vitrail predict {model} new.jpg", f"vitrail evaluate {model} DATA"]
-    python = ["import vitrail", f"vitrail.load({printable(story.folder / best)!r}).predict('new.jpg')[0]"]
+    python = ["import vitrail", f"vitrail.load({address}).predict('new.jpg')[0]"]
+    if story.method:
+        shell = [f"vitrail train DATA --from {model}", f"vitrail probe {model} DATA"]
+        python = ["import vitrail", f"vitrail.train('photos/', start={address})"]
     panels = [panel("In a shell", _lines(shell)), panel("In Python", _lines(python))]
     return section("next", "How to use the model", None, tag("div", panels, class_="two"))
 
