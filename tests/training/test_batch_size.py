@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vitrail
+from tests.training.parallel_runs import SMALL
+from tests.training.processes import run_ranks
 from tests.training.running import RICH, TINY, assert_same_training, make_pictures, rows_of, state_of
 from vitrail.cli import main
 from vitrail.data.augmentation.mixing import Mix
@@ -22,7 +24,7 @@ from vitrail.training.log import read_log
 from vitrail.training.loop import Trainer
 from vitrail.training.recipe import Optimiser, Recipe
 from vitrail.training.recipe_files import make_recipe, read_recipe, to_toml
-from vitrail.training.train import resume
+from vitrail.training.train import resume, train
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000))
@@ -169,3 +171,27 @@ def test_on_the_cpu_the_batch_is_the_recipes_and_a_line_says_why(pictures, tmp_p
 def test_another_word_than_auto_is_refused(pictures, capsys):
     assert main(["train", str(pictures), "--batch-size", "largest"]) == 2
     assert "largest" in capsys.readouterr().err
+
+
+def begin_unevenly(rank, size, folder):
+    """The second of two has half the memory."""
+    Job._write_report = lambda *_: None
+    batch_size.has_own_memory = lambda device: True
+    forward = ViT.forward
+
+    def limited(self, pictures, *rest, **options):
+        if self.training and len(pictures) > 16 // (1 + rank):
+            raise torch.OutOfMemoryError("out of memory")
+        return forward(self, pictures, *rest, **options)
+
+    ViT.forward = limited
+    run = train(None, out=folder / "run", device="cpu", **(SMALL | {"steps": 2, "batch_size": "auto"}))
+    assert run.recipe.batch_size == 2 * 8
+    with pytest.raises(ConfigError, match="give --batch-size a number with --shard"):
+        train(None, out=folder / "shards", device="cpu", shard=True, **(SMALL | {"batch_size": "auto"}))
+
+
+@pytest.mark.slow
+def test_the_process_with_least_memory_decides(tmp_path):
+    run_ranks(2, tmp_path, begin_unevenly, tmp_path)
+    assert "batch size auto: 16, the largest that fits" in read_log(tmp_path / "run")[0]["text"]

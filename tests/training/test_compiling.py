@@ -94,6 +94,7 @@ def begin_without_compiler(rank, size, pictures, run):
     begin(pictures, run, True)
 
 
+@pytest.mark.slow
 def test_no_compiler_at_all_is_said_too(pictures, plain, tmp_path):
     run = tmp_path / "run"
     run_ranks(1, tmp_path, begin_without_compiler, pictures, run)
@@ -164,7 +165,7 @@ def fail_on_one(rank, size, folder, sharded):
     train(None, out=folder / "run", device="cpu", shard=sharded, **(SMALL | {"steps": 2, "compile": True}))
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["copies", "shards"])
+@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["copies", "shards"])
 def test_what_fails_for_one_process_is_left_by_all(tmp_path, sharded):
     run_ranks(2, tmp_path, fail_on_one, tmp_path, sharded)
     assert events(tmp_path / "run") == [WORDS + "this one"]
@@ -176,6 +177,7 @@ def compile_all(rank, size, folder):
     train(None, out=folder / "run", device="cpu", shard=True, **(SMALL | {"steps": 2, "compile": True}))
 
 
+@pytest.mark.slow
 def test_shards_train_and_are_evaluated_with_compiled_blocks(tmp_path):
     run_ranks(2, tmp_path, compile_all, tmp_path)
     assert events(tmp_path / "run") == []

@@ -164,7 +164,7 @@ def find_together(rank, size, folder, sharded):
     (folder / f"{rank}.txt").write_text(f"{run.recipe.optimiser.lr}")
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["copies", "shards"])
+@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["copies", "shards"])
 def test_processes_find_one_rate(tmp_path, sharded):
     run_ranks(2, tmp_path, find_together, tmp_path, sharded)
     assert (tmp_path / "0.txt").read_text() == (tmp_path / "1.txt").read_text()
