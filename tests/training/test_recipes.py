@@ -145,7 +145,7 @@ def test_every_setting_is_a_flag_but_lists_of_tables(capsys):
             value = getattr(kind(), item.name)
             if dataclasses.is_dataclass(value):
                 check(type(value), f"{prefix}{item.name}.")
-            elif item.name not in ("groups", "stages", *METHODS):
+            elif item.name not in ("groups", "stages", "auto_batch", *METHODS):  # --batch-size auto
                 assert f"--{prefix}{item.name}".replace("_", "-") in shown
 
     check(Recipe, "")

@@ -21,6 +21,10 @@ BROKEN = 4.0  # a running mean of the loss so many times its lowest ends the tes
 PATIENCE = 10  # … and so many steps in a row that are not finite
 SPREAD = 7  # steps to both sides over which losses are averaged before they are compared
 
+SURE = 7.0  # standard deviations of a smoothed loss, by which it must fall
+
+_WEIGHTS = np.hanning(2 * SPREAD + 3)[1:-1] / np.hanning(2 * SPREAD + 3).sum()
+
 Floats = NDArray[np.float64]
 
 
@@ -34,23 +38,23 @@ class RangeTest:
     @property
     def smoothed(self) -> Floats:
         """Each loss as the mean of its neighbours', the nearest counting most."""
-        weights = np.hanning(2 * SPREAD + 3)[1:-1]
-        padded = np.pad(self.losses, SPREAD, mode="edge")
-        return np.convolve(padded, weights / weights.sum(), "valid")
+        return np.convolve(np.pad(self.losses, SPREAD, mode="edge"), _WEIGHTS, "valid")
 
     @property
     def suggestion(self) -> float | None:
         """The lowest factor with which the smoothed loss has gone half of its way down; in two digits.
 
         On a clean curve this is where it falls most steeply, and a second dip behind a bump does not matter. None where
-        the loss never falls, by more than it trembles.
+        the loss does not fall by more than chance has it.
         """
         if len(self.losses) < 4 * SPREAD:
             return None
         smoothed = self.smoothed
-        start = float(smoothed[:SPREAD].mean())
-        fall = start - float(smoothed.min())
-        if not fall > 2 * float(np.std(smoothed[: 2 * SPREAD])):
+        start, lowest = float(smoothed[:SPREAD].mean()), int(smoothed.argmin())
+        fall = start - float(smoothed[lowest])
+        rest = np.abs(self.losses - smoothed)[: max(2 * SPREAD, lowest)]
+        noise = 1.48 * float(np.median(rest)) * float(np.linalg.norm(_WEIGHTS))  # of the smoothed loss
+        if not fall > SURE * noise:
             return None
         return float(f"{self.factors[int((smoothed <= start - fall / 2).argmax())]:.2g}")
 
