@@ -15,7 +15,7 @@ TIERS = {
     "whole": 1,
     "model": 1,
     "pictures": 1,
-    "pages": 1,
+    "pages": 2,
     "weights": 2,
     "data": 2,
     "classifier": 3,

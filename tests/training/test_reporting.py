@@ -16,13 +16,13 @@ from sklearn.metrics import average_precision_score, confusion_matrix, precision
 
 from tests.pages.reading import EVIL, Reading
 from vitrail.pages.document import colours
+from vitrail.pages.plots import as_svg, drawing, new_figure
 from vitrail.scoring.metrics import Tally
 from vitrail.scoring.scores import Scores
 from vitrail.training.reporting import ShownMistake, write_reports
 from vitrail.training.reporting.calibration import calibration
 from vitrail.training.reporting.confusion import confusion
 from vitrail.training.reporting.curves import History, curves
-from vitrail.training.reporting.plots import as_svg, drawing, new_figure
 
 MOST_BYTES = 1_500_000
 FACTS = {

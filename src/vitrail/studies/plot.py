@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from vitrail.pages.document import colours
+from vitrail.pages.plots import drawing, label_of, new_figure, save_png
 from vitrail.studies.plan import AXES, shown
 from vitrail.studies.results import Result, percent
-from vitrail.training.reporting.plots import drawing, label_of, new_figure, save_png
 
 _COLOURS = ("one", "two", "three", "bad", "markink", "four")
 _MARKERS = "osD^vPX"

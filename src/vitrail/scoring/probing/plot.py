@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
-import matplotlib.style
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Page
 
 from vitrail.pages.document import colours
+from vitrail.pages.plots import drawing, new_figure, save_png
 from vitrail.pictures.sources import printable
 from vitrail.scoring.probing.methods import METHODS, TITLES
 
@@ -23,26 +21,8 @@ _MARKS = dict(zip(METHODS, "os^D", strict=True))
 
 def draw(report: ProbeReport, path: Path) -> None:
     """A line for each method with bars of one standard deviation; what learnt from all pictures stands apart."""
-    palette = colours()
-    style = {
-        "font.size": 10,
-        "text.color": palette["ink"],
-        "text.parse_math": False,  # a folder may be called $5
-        "axes.edgecolor": palette["line"],
-        "axes.labelcolor": palette["soft"],
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "axes.grid": True,
-        "grid.color": palette["line"],
-        "xtick.color": palette["line"],
-        "ytick.color": palette["line"],
-        "xtick.labelcolor": palette["soft"],
-        "ytick.labelcolor": palette["soft"],
-        "legend.frameon": False,
-    }
-    with matplotlib.style.context(["default", style]):
-        page = Page(figsize=(7.2, 4.4), layout="constrained")
+    with drawing():
+        page = new_figure(7.2, 4.4)
         axes = page.add_subplot()
         shots = list(dict.fromkeys(one.shots for one in report.figures))
         places = {number: float(place) for place, number in enumerate(shots)}
@@ -57,9 +37,9 @@ def draw(report: ProbeReport, path: Path) -> None:
         axes.set_ylabel("accuracy, %")
         axes.margins(x=0.06)
         title = f"{_short(report.model)} on {_short(report.data)}"
-        axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=palette["ink"])
+        axes.set_title(title)
         axes.legend(loc="lower right")
-        page.savefig(path, format="png", dpi=130, facecolor=palette["card"])
+        save_png(page, path)
 
 
 def _line(axes: Axes, figures: list[Figure], places: dict[Any, float], aside: float) -> None:

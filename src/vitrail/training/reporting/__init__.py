@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.pages.markup import Markup
+from vitrail.pages.plots import as_svg, drawing, save_png
 from vitrail.scoring.scores import Scores
 from vitrail.training.log import Row
 from vitrail.training.reporting.calibration import calibration
 from vitrail.training.reporting.confusion import confusion
 from vitrail.training.reporting.curves import History, curves
 from vitrail.training.reporting.page import Story, make_page
-from vitrail.training.reporting.plots import as_svg, drawing, save_png
 from vitrail.training.reporting.worst import ShownMistake, worst
 from vitrail.whole import written_whole
 

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from vitrail.pages.document import colours
+from vitrail.pages.plots import new_figure
 from vitrail.scoring.scores import Scores
-from vitrail.training.reporting.plots import new_figure
 
 
 def calibration(scores: Scores) -> Figure | None:

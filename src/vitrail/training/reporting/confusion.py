@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from vitrail.pages.document import colours
+from vitrail.pages.plots import bare, label_of, new_figure
 from vitrail.scoring.scores import Scores
-from vitrail.training.reporting.plots import bare, label_of, new_figure
 
 MOST_CLASSES = 50
 _MOST_PAIRS = 30

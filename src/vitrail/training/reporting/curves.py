@@ -13,9 +13,9 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from numpy.typing import NDArray
 
 from vitrail.pages.document import colours
+from vitrail.pages.plots import new_figure
 from vitrail.training.live import goodness
 from vitrail.training.log import Row
-from vitrail.training.reporting.plots import new_figure
 
 _MOST_POINTS = 400  # of a line; more are drawn as means of neighbours
 

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from vitrail.pages.document import colours
+from vitrail.pages.plots import drawing, new_figure, save_png
 from vitrail.training.lr_find import RangeTest
 from vitrail.training.recipe import Optimiser
-from vitrail.training.reporting.plots import drawing, new_figure, save_png
 
 
 def save_range_test(test: RangeTest, settings: Optimiser, path: Path) -> None:
