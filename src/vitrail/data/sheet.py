@@ -61,6 +61,7 @@ def contact_sheet(
 
 
 def _fitted(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+    text = text if len(text) <= width else text[:width] + "…"  # no letter is narrower than a pixel
     while text and font.getlength(text) > width:
         text = text.removesuffix("…")[:-1] + "…" if len(text) > 1 else ""
     return text
