@@ -62,20 +62,20 @@ class MaskedAutoencoder(ViT):
         order: what the encoder makes of all patches, pooled."""
         if order is None:
             return super().forward(pictures)
-        seen = order[:, : -self.hidden]
-        tokens = self.forward_features(pictures, keep=seen)
-        return self.decoder_pred(self._decoded(tokens, order)[:, -self.hidden :])
-
-    def _decoded(self, tokens: Tensor, order: Tensor) -> Tensor:
-        prefix = self.config.num_prefix
-        x = self.decoder_embed(tokens)  # (n, prefix + seen, width)
-        x = torch.cat([x, self.mask_token.to(x.dtype).expand(len(x), self.hidden, -1)], dim=1)
-        first, places = self.decoder_pos_embed[:, :prefix], self.decoder_pos_embed[0, prefix:]
-        positions = torch.cat([first.expand(len(x), -1, -1), F.embedding(order, places)], dim=1)
-        x = x + positions.to(x.dtype)
-        for block in self.decoder_blocks:
+        seen, hidden = order[:, : -self.hidden], order[:, -self.hidden :]
+        tokens = self.decoder_embed(self.forward_features(pictures, keep=seen))  # (n, prefix + seen, width)
+        x = torch.cat([self.mask_token.to(tokens.dtype).expand(len(tokens), self.hidden, -1), tokens], dim=1)
+        x = x + self._places(seen, hidden).to(x.dtype)
+        for block in self.decoder_blocks[:-1]:
             x = block(x)
-        return self.decoder_norm(x)
+        x = self.decoder_blocks[-1](x, read=self.hidden)  # the last block computes what is wanted alone
+        return self.decoder_pred(self.decoder_norm(x))
+
+    def _places(self, seen: Tensor, hidden: Tensor) -> Tensor:
+        """Positions in the order in which the decoder has its tokens: hidden, prefix, seen."""
+        prefix = self.config.num_prefix
+        first, table = self.decoder_pos_embed[:, :prefix], self.decoder_pos_embed[0, prefix:]
+        return torch.cat([F.embedding(hidden, table), first.expand(len(seen), -1, -1), F.embedding(seen, table)], dim=1)
 
     def wanted(self, pictures: Tensor, order: Tensor) -> Tensor:
         """What they are, in the same shape."""
