@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitrail.errors import ConfigError, UnknownSizeError, VitrailError, WeightsError
 from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.devices import choose_device
 from vitrail.model.fields import pair
 from vitrail.model.resnet import ResNet
 from vitrail.model.vit import ViT
@@ -219,6 +220,20 @@ class Classifier:
 def load(source: str | os.PathLike[str], **options: Any) -> Classifier:
     """Loads a model folder, a checkpoint file of any known family, or `hf:owner/name`: see `Classifier.load`."""
     return Classifier.load(source, **options)
+
+
+def placed(
+    model: Classifier | str | os.PathLike[str],
+    img_size: int | tuple[int, int] | None = None,
+    device: str | torch.device | None = None,
+) -> Classifier:
+    """The model, loaded if it is not yet, where it is to compute; a given one stays where it is unless told."""
+    if isinstance(model, Classifier):
+        if img_size is not None:
+            raise VitrailError("img_size is for a model that is loaded here: load this one with img_size=…")
+        return model if device is None else model.to(device)
+    place = choose_device(device) if device is None or isinstance(device, str) else device
+    return load(model, **({} if img_size is None else {"img_size": img_size})).to(place)
 
 
 def default_preprocessing(config: ViTConfig | ResNetConfig, name: str | None = None) -> Preprocessing:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
-from vitrail.classifier import Classifier, load
+from vitrail.classifier import Classifier, placed
 from vitrail.data.batch import Bad, Batch
 from vitrail.data.loading import EvaluationLoader
 from vitrail.data.opening import open_source
@@ -22,7 +22,6 @@ from vitrail.data.samples import SPLITS, Integers
 from vitrail.data.schedule import ALONE, Share
 from vitrail.data.source import Source, Subset
 from vitrail.errors import DataError, VitrailError
-from vitrail.model.devices import choose_device
 from vitrail.scoring.matching import UNKNOWN, is_imagenet, match_classes, unknown_classes
 from vitrail.scoring.metrics import Tally
 from vitrail.scoring.real_labels import RealLabels
@@ -75,7 +74,7 @@ def evaluate(
         raise VitrailError(f"batch_size must be at least 1, and precision one of {', '.join(PRECISIONS)}")
     share = _share(share)
     subset = _subset(data, split, options)
-    classifier = _classifier(model, img_size, device)
+    classifier = placed(model, img_size, device)
     judged = _judged(subset, classifier.classes, ignore_unknown, in_order)
     labels = None if real is None else RealLabels(real)
     if labels is not None:
@@ -127,19 +126,6 @@ def _subset(data: Source | Subset | str | os.PathLike[str], split: str | None, o
         said = [name for name in SPLITS if len(source.said(name))]
         raise DataError(f"{source.name} has no pictures in {split}: it has {', '.join([*said, 'all'])}")
     return subset
-
-
-def _classifier(
-    model: Classifier | str | os.PathLike[str],
-    img_size: int | tuple[int, int] | None,
-    device: str | torch.device | None,
-) -> Classifier:
-    if isinstance(model, Classifier):
-        if img_size is not None:
-            raise VitrailError("img_size is for a model that is loaded here: load this one with img_size=…")
-        return model if device is None else model.to(device)
-    classifier = load(model, **({} if img_size is None else {"img_size": img_size}))
-    return classifier.to(choose_device(None) if device is None else device)
 
 
 class _Judged(NamedTuple):

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from vitrail.classifier import Classifier, load
+from vitrail.classifier import Classifier, placed
 from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError
-from vitrail.model.devices import choose_device
 from vitrail.scoring.features import Extractor, Kind
 from vitrail.scoring.probing.knn import KS, TEMPERATURE
 from vitrail.scoring.probing.methods import Method, chosen_names, make_methods
@@ -128,17 +127,3 @@ def _thinned(
     free = sides.learn[~sides.held]
     Draws(source.samples, free, spared=len(sides.learn) - len(free)).refuse(numbers)
     return sides if "all" in shots else sides.with_shots_alone(source.samples, max(numbers), seeds)
-
-
-def placed(
-    model: Classifier | str | os.PathLike[str],
-    img_size: int | tuple[int, int] | None,
-    device: str | torch.device | None,
-) -> Classifier:
-    """The model, loaded if it is not yet, where it is to compute; a given one stays where it is unless told."""
-    if isinstance(model, Classifier):
-        if img_size is not None:
-            raise VitrailError("img_size is for a model that is loaded here: load this one with img_size=…")
-        return model if device is None else model.to(device)
-    place = choose_device(device) if device is None or isinstance(device, str) else device
-    return load(model, **({} if img_size is None else {"img_size": img_size})).to(place)

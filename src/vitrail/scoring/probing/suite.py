@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import torch
 
-from vitrail.classifier import Classifier
+from vitrail.classifier import Classifier, placed
 from vitrail.data.notes import quoted
 from vitrail.errors import VitrailError
 from vitrail.pictures.sources import printable
 from vitrail.scoring.probing.methods import TITLES
-from vitrail.scoring.probing.probe import placed, probe
+from vitrail.scoring.probing.probe import probe
 from vitrail.scoring.probing.report import CSV, JSON, ProbeReport, aligned, refuse, write_csv
 from vitrail.whole import written_whole
 
