@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vitrail.errors import ConfigError
 from vitrail.training.recipe import Schedule
-from vitrail.training.schedules import make_schedule
+from vitrail.training.schedules import make_schedule, warmup_of
 
 
 def google(kind: str, step: float, total: int, warmup: int, cooldown: int = 0, timescale: int = 10_000) -> float:
@@ -105,9 +105,13 @@ def test_a_factor_is_never_negative_nor_above_one(kind: Any, total: int, step: i
 
 
 @pytest.mark.parametrize("warmup", [10, 11, 500])
-def test_a_warm_up_as_long_as_the_run_is_refused(warmup: int) -> None:
-    with pytest.raises(ConfigError, match=f"{warmup} steps of a training of 10"):
-        make_schedule(Schedule(warmup_steps=warmup), 10, 5)
+def test_a_warm_up_as_long_as_the_run_is_cut_to_its_half_and_told(warmup: int) -> None:
+    long, half = (make_schedule(Schedule(warmup_steps=steps), 10, 5) for steps in (warmup, 5))
+    assert [long(step) for step in range(10)] == [half(step) for step in range(10)]
+    cut, words = warmup_of(Schedule(warmup_steps=warmup), 10, 5)
+    assert (cut, words) == (5, f"the warm-up of {warmup} steps is cut to 5: there are 10 in all")
+    assert warmup_of(Schedule(warmup_steps=9), 10, 5) == (9, None)
+    assert make_schedule(Schedule(warmup_steps=1), 1, 5)(0) == 1
 
 
 @pytest.mark.parametrize(

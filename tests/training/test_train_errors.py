@@ -87,7 +87,6 @@ def test_pictures_without_a_label(refused, pictures, tmp_path):
         ({"architecture.embed_dim": 33}, "33"),
         ({"model": "vit_gigantic"}, "vit_gigantic"),
         ({"img_size": 9}, "9"),
-        ({"schedule.warmup_epochs": 1000}, "warm-up"),
         ({"precision": "fp16"}, "fp16 needs a GPU"),
         ({"batch_size": 5, "augmentation.mixup": 0.5}, "half a pair"),
         ({"accumulate": 3}, "accumulate must divide"),

@@ -23,6 +23,7 @@ from vitrail.errors import DataError
 from vitrail.pictures import Preprocessing
 from vitrail.training.parallel import World
 from vitrail.training.recipe import Recipe
+from vitrail.training.schedules import warmup_of
 
 PART_OF_MEMORY = 0.3  # of the device's, that pixels may take
 PART_IF_ASKED = 0.7  # the same, where the recipe asks for it
@@ -100,7 +101,9 @@ class Feeding:
     @property
     def notes(self) -> tuple[str, ...]:
         """What whoever trains should know of the data, and of what becomes of it."""
-        return (*self.train.source.notes, *self.splits.notes, *self._resized(), *self._streamed())
+        _, cut = warmup_of(self.recipe.schedule, self.total_steps, self.schedule.steps_per_epoch)
+        told = (*self.train.source.notes, *self.splits.notes, *self._resized(), *self._streamed())
+        return told if cut is None else (*told, cut)
 
     def _resized(self) -> list[str]:
         size, own = self.preprocessing.size, sorted(self._sizes)

@@ -18,12 +18,7 @@ from vitrail.training.recipe import Schedule
 def make_schedule(schedule: Schedule, total_steps: int, steps_per_epoch: int) -> Callable[[int], float]:
     """The factor of the peak learning rate at each step. `step` counts epochs from the start, the warm-up included."""
     _check(schedule)
-    warmup = schedule.warmup_steps + round(schedule.warmup_epochs * steps_per_epoch)
-    if warmup and warmup >= total_steps:
-        raise ConfigError(
-            f"the warm-up takes {warmup} steps of a training of {total_steps}: train for longer,"
-            " or lower schedule.warmup_epochs and schedule.warmup_steps"
-        )
+    warmup, _ = warmup_of(schedule, total_steps, steps_per_epoch)
     course = _course(schedule, total_steps, warmup, steps_per_epoch)
 
     def factor(step: int) -> float:
@@ -31,6 +26,15 @@ def make_schedule(schedule: Schedule, total_steps: int, steps_per_epoch: int) ->
         return rise * course(step)
 
     return factor
+
+
+def warmup_of(schedule: Schedule, total_steps: int, steps_per_epoch: int) -> tuple[int, str | None]:
+    """Steps of warm-up. One that a short training has no room for is cut to its half, and the words say so."""
+    asked = schedule.warmup_steps + round(schedule.warmup_epochs * steps_per_epoch)
+    if asked < total_steps or not asked:
+        return asked, None
+    cut = total_steps // 2
+    return cut, f"the warm-up of {asked:,} steps is cut to {cut:,}: there are {total_steps:,} in all"
 
 
 def _check(schedule: Schedule) -> None:
