@@ -32,6 +32,7 @@ def pretrain(
     resume: Path | None = None,
     device: str | None = None,
     shard: Annotated[bool, Parameter(negative="")] = False,
+    lr_find: Annotated[bool, Parameter(negative="")] = False,
     track: Annotated[list[Literal["tensorboard", "mlflow"]] | None, Parameter(negative_iterable="")] = None,
     data_dir: Path | None = None,
     download: Annotated[bool, Parameter(negative="")] = False,
@@ -72,6 +73,8 @@ def pretrain(
         cpu, cuda, cuda:1, mps; by default the fastest there is
     shard
         under torchrun: each process holds a part of the model, and computes activations again (FSDP2)
+    lr_find
+        first a short training whose learning rate rises; the one that suits goes into the run's recipe (lr_find.png)
     track
         also log to these (pip install 'vitrail[track]')
     data_dir
@@ -101,6 +104,7 @@ def pretrain(
     if resume is not None:
         asked: dict[str, Any] = {"DATA": data, "--method": method, "--target": target, "--mask-ratio": mask_ratio}
         asked |= {"--recipe": recipe, "--from": start, "--out": out, "--shard": shard or None}
+        asked |= {"--lr-find": lr_find or None}
         refuse_beside_resume(asked | {f"--{name}": value for name, value in (options | changes).items()})
     elif data is None:
         raise VitrailError("there is nothing to learn from: give a folder of pictures, or a run to --resume")
@@ -121,6 +125,7 @@ def pretrain(
             out=out,
             device=device,
             shard=shard,
+            lr_find=lr_find,
             changes=changes,
             data_options=plain_options(options),
             trackers=track or (),

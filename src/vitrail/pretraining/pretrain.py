@@ -58,6 +58,7 @@ def pretrain(
     out: str | os.PathLike[str] | None = None,
     device: str | None = None,
     shard: bool = False,
+    lr_find: bool = False,
     changes: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
     trackers: Sequence[str] = (),
@@ -83,7 +84,8 @@ def pretrain(
         chosen = changed(chosen, {**(changes or {}), **settings, **asked})
         address = None if isinstance(data, Source) else absolute(data)
         facts = facts_of(address, source, start_at, options, why, world) | {"method": chosen.method}
-        return begin(PRETRAINING, chosen, source, start_at, world, manner, launch=launch, out=out, facts=facts)
+        how: dict[str, Any] = {"launch": launch, "out": out, "facts": facts, "lr_find": lr_find}
+        return begin(PRETRAINING, chosen, source, start_at, world, manner, **how)
 
 
 def resume(
@@ -132,6 +134,10 @@ def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], worl
         encoder = empty_model(start, ())
     shown, views = views_of(recipe, encoder.preprocessing)
     feeding = Feeding(shown, splits, encoder.preprocessing, world, views=views)
+    if recipe.auto_batch:  # until it is found
+        size = min(recipe.batch_size, feeding.largest_batch())
+        recipe, shown = replace(recipe, batch_size=size), replace(shown, batch_size=size)
+        feeding = replace(feeding, recipe=shown)
     feeding.check()
     if recipe.whiten and isinstance(start, Start):
         if start != Start():
