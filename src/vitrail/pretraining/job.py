@@ -76,7 +76,7 @@ class PretrainingJob(Job):
         val = self.feeding.val
         if val is None or val.source.samples.multi_label or len(val.classes) < 2:
             return False
-        return not (val.labels == UNSAID).any() and len(val) > NEIGHBOURS
+        return int((val.labels != UNSAID).sum()) > NEIGHBOURS
 
     def _neighbours(self) -> float:
         """Every other validation picture votes for those between them."""
@@ -86,7 +86,9 @@ class PretrainingJob(Job):
         def add(batch: Batch) -> None:
             features = self.classifier.model(batch.inputs(self.classifier.preprocessing)).float()
             if sum(len(rows) for rows, _ in found) < most:
-                found.append((features.cpu(), batch.labels.cpu()))
+                known = batch.labels != UNSAID
+                known = known if batch.valid is None else known & batch.valid
+                found.append((features[known].cpu(), batch.labels[known].cpu()))
 
         self.go_through(add)
         mine = tuple(torch.cat(column) for column in zip(*found, strict=True)) if found else None
