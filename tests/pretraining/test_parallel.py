@@ -73,8 +73,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {method: folder / method for method in METHODS}
 
 
-@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "shard"),
+    [
+        ("masked", False),
+        ("mae", False),
+        ("dino", False),
+        pytest.param("masked", True, marks=pytest.mark.slow),
+        ("mae", True),
+        ("dino", True),
+    ],
+)
 def test_two_processes_learn_as_one_does(alone: dict[str, Path], tmp_path: Path, method: str, shard: bool) -> None:
     run = tmp_path / "run"
     run_ranks(2, tmp_path, begin, run, method, shard, None)
@@ -90,7 +99,9 @@ def test_two_processes_learn_as_one_does(alone: dict[str, Path], tmp_path: Path,
     torch.testing.assert_close(*answers, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["mae", *(pytest.param(name, marks=pytest.mark.slow) for name in ("masked", "dino"))]
+)
 def test_a_run_of_two_processes_goes_on_with_one_and_with_three(
     alone: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
