@@ -226,14 +226,14 @@ def test_a_sample_drawn_alone_equals_the_same_sample_drawn_among_others(policy, 
 
 SETTINGS = {
     "crop": "pad", "scale": (0.5, 1.0), "ratio": (1.0, 1.0), "padding": 9, "padding_mode": "constant",
-    "interpolation": "bilinear", "hflip": 0.1, "vflip": 0.7, "policy": "trivialaugment", "num_ops": 3, "magnitude": 3.0,
+    "interpolation": "bilinear", "alternate": True, "hflip": 0.1, "vflip": 0.7, "policy": "trivialaugment", "num_ops": 3, "magnitude": 3.0,
     "magnitude_std": 0.0, "op_prob": 1.0, "brightness": 0.9, "contrast": 0.9, "saturation": 0.9, "hue": 0.4,
     "jitter_prob": 0.5, "grey": 0.2, "blur": 0.3, "solarize": 0.4,
     "erase": 0.9, "erase_scale": (0.1, 0.2), "erase_ratio": (1.0, 1.0), "erase_fill": "noise", "cutout": 0.9,
     "mixup": 0.8, "cutmix": 1.0, "mix_prob": 0.2, "repeats": 3,
 }  # fmt: skip
 DECIDES = {
-    "hflip": ("hflip",), "vflip": ("vflip",), "erase": ("erase",), "erase_scale": ("erase",),
+    "hflip": ("hflip",), "alternate": ("hflip",), "vflip": ("vflip",), "erase": ("erase",), "erase_scale": ("erase",),
     "erase_ratio": ("erase",), "cutout": ("cutout",),
     **dict.fromkeys(("policy", "num_ops", "magnitude", "magnitude_std", "op_prob"), ("ops", "values")),
     **dict.fromkeys(("brightness", "contrast", "saturation", "hue"), ("ops", "values")), "jitter_prob": ("ops",),
@@ -249,7 +249,7 @@ def test_every_setting_is_in_the_next_test() -> None:
 def test_a_setting_changes_the_draws_it_is_for_and_no_others(name: str) -> None:
     usual = {"policy": "randaugment", "brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.1}
     usual |= {"erase": 0.25, "cutout": 0.3, "vflip": 0.2}
-    before, after = drawn(300, **usual), drawn(300, **(usual | {name: SETTINGS[name]}))
+    before, after = (drawn(300, epoch=1, **settings) for settings in (usual, usual | {name: SETTINGS[name]}))
     assert equal(before, after, but=DECIDES.get(name, ()))
     for column in DECIDES.get(name, ()):
         one, other = getattr(before, column), getattr(after, column)
