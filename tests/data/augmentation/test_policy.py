@@ -226,7 +226,8 @@ def test_a_sample_drawn_alone_equals_the_same_sample_drawn_among_others(policy, 
 
 SETTINGS = {
     "crop": "pad", "scale": (0.5, 1.0), "ratio": (1.0, 1.0), "padding": 9, "padding_mode": "constant",
-    "interpolation": "bilinear", "alternate": True, "hflip": 0.1, "vflip": 0.7, "policy": "trivialaugment", "num_ops": 3, "magnitude": 3.0,
+    "interpolation": "bilinear", "hflip": 0.1, "alternate": True, "vflip": 0.7,
+    "policy": "trivialaugment", "num_ops": 3, "magnitude": 3.0,
     "magnitude_std": 0.0, "op_prob": 1.0, "brightness": 0.9, "contrast": 0.9, "saturation": 0.9, "hue": 0.4,
     "jitter_prob": 0.5, "grey": 0.2, "blur": 0.3, "solarize": 0.4,
     "erase": 0.9, "erase_scale": (0.1, 0.2), "erase_ratio": (1.0, 1.0), "erase_fill": "noise", "cutout": 0.9,
