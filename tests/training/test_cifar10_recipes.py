@@ -9,9 +9,7 @@ from tests.training.running import rows_of
 from vitrail.data.named import from_arrays
 
 RECIPES = [f"cifar10-{name}" for name in ("94", "95", "96", "97", "best")]
-SOME = [
-    name if name in ("cifar10-94", "cifar10-best") else pytest.param(name, marks=pytest.mark.slow) for name in RECIPES
-]
+SOME = ["cifar10-94", *(pytest.param(name, marks=pytest.mark.slow) for name in RECIPES[1:])]
 
 
 @pytest.fixture(scope="module")

@@ -165,7 +165,8 @@ def fail_on_one(rank, size, folder, sharded):
     train(None, out=folder / "run", device="cpu", shard=sharded, **(SMALL | {"steps": 2, "compile": True}))
 
 
-@pytest.mark.parametrize("sharded", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["copies", "shards"])
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True], ids=["copies", "shards"])
 def test_what_fails_for_one_process_is_left_by_all(tmp_path, sharded):
     run_ranks(2, tmp_path, fail_on_one, tmp_path, sharded)
     assert events(tmp_path / "run") == [WORDS + "this one"]
