@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,6 +34,18 @@ def written_whole(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         flush(target.parent)
     finally:
         shutil.rmtree(room, ignore_errors=True)
+
+
+def refuse_to_replace(folder: str | os.PathLike[str], ours: Collection[str], what: str, *, overwrite: bool) -> None:
+    """Says no to a folder that is there, before the long work. Only one that holds nothing but `ours`, the files of an
+    earlier `what`, is ever replaced."""
+    folder = Path(folder)
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise VitrailError(f"{folder} is already there: choose another folder, or say that it may be overwritten")
+    if not folder.is_dir() or {path.name for path in folder.iterdir()}.difference(ours):
+        raise VitrailError(f"{folder} holds more than an earlier {what}: choose another folder")
 
 
 def flush(path: Path) -> None:

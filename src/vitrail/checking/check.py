@@ -14,7 +14,7 @@ from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 from vitrail.data.workers import processors
 from vitrail.errors import DataError, VitrailError
-from vitrail.whole import written_whole
+from vitrail.whole import refuse_to_replace, written_whole
 
 if TYPE_CHECKING:
     from vitrail.classifier import Classifier
@@ -96,15 +96,9 @@ def write(report: CheckReport, folder: Path, *, overwrite: bool = False) -> None
 
 
 def _refuse_what_is_not_ours(folder: Path, overwrite: bool) -> None:
-    """Before the long work, not after it. Only what this very function has made is ever replaced."""
     from vitrail.checking.tables import BAD, DUPLICATES, LABELS
 
-    if not folder.exists():
-        return
-    if not overwrite:
-        raise VitrailError(f"{folder} is already there: choose another folder, or say that it may be overwritten")
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {PAGE, BAD, DUPLICATES, LABELS}:
-        raise VitrailError(f"{folder} holds more than an earlier check: choose another folder")
+    refuse_to_replace(folder, {PAGE, BAD, DUPLICATES, LABELS}, "check", overwrite=overwrite)
 
 
 def _judge(source: Source, model: str | os.PathLike[str] | Classifier) -> Classifier:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 import vitrail
+from vitrail.commands.data_flags import NO_FLAGS, Data
 from vitrail.commands.printing import Json, print_json
-from vitrail.commands.progress import shown_progress
+from vitrail.commands.progress import shown_stages
 from vitrail.errors import VitrailError
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -30,14 +29,14 @@ def check(
     batch_size: int = 64,
     workers: int | None = None,
     seed: int = 0,
-    data_dir: Path | None = None,
-    download: Flag = False,
-    group_by: str | None = None,
+    opening: Data = NO_FLAGS,
     as_json: Json = False,
 ) -> int:
     """Find unreadable files, duplicates, pictures in two splits, and with a model labels that are likely wrong.
 
     Example: vitrail check photos/ --model my-model/
+
+    With --group-by, pictures of one group judge each other's labels no more than duplicates do.
 
     Parameters
     ----------
@@ -61,12 +60,6 @@ def check(
         processes; by default, one for each processor
     seed
         of the folds in which labels are judged
-    data_dir
-        where named sets are kept
-    download
-        fetch a named set that is not there
-    group_by
-        a pattern on the names: pictures with an equal match judge each other's labels no more than duplicates do
     as_json
         print one JSON object
     """
@@ -77,7 +70,7 @@ def check(
         from vitrail.model.devices import choose_device
 
         chosen = str(choose_device(device))
-    with _stages() as progress:
+    with shown_stages() as progress:
         report = vitrail.check(
             data,
             model=model,
@@ -89,9 +82,7 @@ def check(
             workers=workers,
             seed=seed,
             progress=progress,
-            data_dir=data_dir,
-            download=download,
-            group_by=group_by,
+            **opening.given(),
         )
     if as_json:
         print_json({**report.to_json(), "page": str(out / "check.html")})
@@ -100,18 +91,3 @@ def check(
 
         print("\n".join([*summary(report), "", f"look at {out / 'check.html'}; the full lists are beside it"]))
     return int(strict and report.found)
-
-
-@contextmanager
-def _stages() -> Iterator[Callable[[str, int, int], None]]:
-    """One bar after the other, as the work goes on."""
-    with ExitStack() as stack:
-        bars: dict[str, Callable[[int, int], None]] = {}
-
-        def say(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                stack.close()
-                bars[what] = stack.enter_context(shown_progress(what))
-            bars[what](done, total)
-
-        yield say

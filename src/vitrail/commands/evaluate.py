@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 import vitrail
+from vitrail.commands.data_flags import NO_FLAGS, Data
 from vitrail.commands.printing import Json, print_assumed, print_json
 from vitrail.commands.progress import shown_progress
 from vitrail.errors import VitrailError
@@ -35,10 +36,9 @@ def evaluate(
     batch_size: int = 64,
     device: str | None = None,
     workers: int | None = None,
-    data_dir: Path | None = None,
-    download: Flag = False,
     out: Path | None = None,
     overwrite: Flag = False,
+    opening: Data = NO_FLAGS,
     as_json: Json = False,
 ) -> int:
     """Score a model: loss, top-1 and top-5, each class, confusion, calibration; mAP where pictures have several labels.
@@ -75,10 +75,6 @@ def evaluate(
         cpu, cuda, cuda:1, mps; by default the fastest there is
     workers
         processes that read pictures; by default, one for each processor
-    data_dir
-        where named sets are kept
-    download
-        fetch a named set that is not there
     out
         a folder to make, with report.json and tables: classes, confusion, mistakes
     overwrite
@@ -114,8 +110,7 @@ def evaluate(
                 in_order=in_order,
                 share=world.share,
                 progress=progress,
-                data_dir=data_dir,
-                download=download,
+                **opening.given(),
             )
         if world.is_first:
             _tell(report, out, overwrite, as_json)

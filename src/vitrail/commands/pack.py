@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 import vitrail
+from vitrail.commands.data_flags import NO_FLAGS, Data
 from vitrail.commands.printing import Json, print_json
 from vitrail.commands.progress import shown_progress
 
@@ -25,8 +26,7 @@ def pack(
     seed: int = 0,
     workers: int | None = None,
     strict: Flag = False,
-    data_dir: Path | None = None,
-    download: Flag = False,
+    opening: Data = NO_FLAGS,
     as_json: Json = False,
 ) -> int:
     """Write pictures as tar shards in the WebDataset layout, with their index: quick to read from any disk or bucket.
@@ -51,10 +51,6 @@ def pack(
         processes; by default, one for each processor
     strict
         stop at an unreadable picture, instead of leaving it out and naming it in bad_images.csv
-    data_dir
-        where named sets are kept
-    download
-        fetch a named set that is not there
     as_json
         print one JSON object
     """
@@ -68,8 +64,7 @@ def pack(
             seed=seed,
             workers=workers,
             strict=strict,
-            data_dir=data_dir,
-            download=download,
+            **opening.given(),
             progress=progress,
         )
     if as_json:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 import vitrail
+from vitrail.commands.data_flags import NO_FLAGS, Data
 from vitrail.commands.printing import Json, print_assumed, print_json
-from vitrail.commands.progress import shown_progress
+from vitrail.commands.progress import shown_stages
 from vitrail.errors import VitrailError
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -41,13 +40,9 @@ def probe(
     device: str | None = None,
     workers: int | None = None,
     cache: bool = True,
-    data_dir: Path | None = None,
-    download: Flag = False,
-    path_column: str | None = None,
-    label_column: str | None = None,
-    group_by: str | None = None,
     out: Path | None = None,
     overwrite: Flag = False,
+    opening: Data = NO_FLAGS,
     as_json: Json = False,
 ) -> int:
     """Judge a model's features by simple classifiers: few-shot ridge regression, nearest neighbours, linear probes.
@@ -98,16 +93,6 @@ def probe(
         processes that read pictures; by default, one for each processor
     cache
         keep features, and use those that are kept
-    data_dir
-        where named sets are kept
-    download
-        fetch a named set that is not there
-    path_column
-        of a table: the column with paths
-    label_column
-        of a table: the column with labels
-    group_by
-        a pattern: pictures in whose names it finds the same are kept on one side of the split
     out
         a folder to make, with probe.json, probe.csv and probe.png
     overwrite
@@ -133,9 +118,8 @@ def probe(
     if not as_json:
         print_assumed(classifier)
     asked = {"method": method, "shots": numbers, "split": split, "examples": examples, "ks": k}
-    columns = {"path_column": path_column, "label_column": label_column, "group_by": group_by}
     how: dict[str, Any] = {
-        **{key: value for key, value in (asked | columns).items() if value is not None},
+        **{key: value for key, value in asked.items() if value is not None},
         "seeds": seeds,
         "l2": regulariser,
         "temperature": temperature,
@@ -145,10 +129,9 @@ def probe(
         "batch_size": batch_size,
         "workers": workers,
         "cache": cache,
-        "data_dir": data_dir,
-        "download": download,
+        **opening.given(),
     }
-    with _stages() as progress:
+    with shown_stages() as progress:
         if tasks is not None:
             begun = None if as_json else _announce
             report: Any = vitrail.probe_suite(classifier, tasks, name=model, begun=begun, progress=progress, **how)
@@ -186,18 +169,3 @@ def _l2(word: str) -> float | Literal["sweep"]:
         return float(word)
     except ValueError as error:
         raise VitrailError(f"--l2 {word!r}: give a number above 0, or sweep") from error
-
-
-@contextmanager
-def _stages() -> Iterator[Callable[[str, int, int], None]]:
-    """One bar after the other, as the work goes on."""
-    with ExitStack() as stack:
-        now: list[Any] = [None, None]  # what, and its bar
-
-        def say(what: str, done: int, total: int) -> None:
-            if what != now[0]:
-                stack.close()
-                now[:] = [what, stack.enter_context(shown_progress(what))]
-            now[1](done, total)
-
-        yield say

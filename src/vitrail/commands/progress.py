@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_LINES = 10.0
@@ -34,6 +34,22 @@ def shown_progress(what: str) -> Iterator[Callable[[int, int], None]]:
                 bar.refresh()
 
         yield draw
+
+
+@contextmanager
+def shown_stages() -> Iterator[Callable[[str, int, int], None]]:
+    """One bar after the other, as the work goes on."""
+    with ExitStack() as stack:
+        bars: dict[str, Callable[[int, int], None]] = {}  # the one of now
+
+        def say(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                stack.close()
+                bars.clear()
+                bars[what] = stack.enter_context(shown_progress(what))
+            bars[what](done, total)
+
+        yield say
 
 
 def _lines(what: str) -> Callable[[int, int], None]:

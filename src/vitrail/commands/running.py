@@ -125,9 +125,3 @@ def carried_out(work: Callable[[], Run], last_words: Callable[[Run, Path], str],
 
 def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
-
-
-def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that were given, as a run can write them down."""
-    known = {name: value for name, value in options.items() if value is not None}
-    return {name: os.path.abspath(value) if isinstance(value, Path) else value for name, value in known.items()}

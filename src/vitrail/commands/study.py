@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from vitrail.commands.data_flags import NO_FLAGS, Data
 from vitrail.commands.printing import Json, print_json, print_table
 
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ def study(
     data: str | None = None,
     device: str | None = None,
     again: Flag = False,
-    data_dir: Path | None = None,
-    download: Flag = False,
+    opening: Data = NO_FLAGS,
     as_json: Json = False,
 ) -> int:
     """Vary a recipe: train every row of a study file with every seed; one table, one plot.
@@ -46,20 +46,14 @@ def study(
         cpu, cuda, cuda:1, mps; by default the fastest there is
     again
         train anew the runs whose settings have changed since
-    data_dir
-        where named sets are kept
-    download
-        get a named set if it is not there
     as_json
         print one JSON object
     """
     from vitrail.studies.study import study as begin
     from vitrail.training.stopping import StoppedError
 
-    options = {"data_dir": data_dir and str(data_dir.absolute()), "download": download or None}
-    given = {name: value for name, value in options.items() if value is not None}
     try:
-        result = begin(file, out=out, data=data, device=device, again=again, data_options=given, say=_say)
+        result = begin(file, out=out, data=data, device=device, again=again, data_options=opening.given(), say=_say)
     except StoppedError as stopped:
         words = str(stopped).partition(": go on")[0]
         print(f"vitrail: {words}: the same command goes on", file=sys.stderr)

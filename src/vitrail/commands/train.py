@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from vitrail.commands.data_flags import NO_FLAGS, Data
 from vitrail.commands.printing import Json
-from vitrail.commands.running import carried_out, given, go_on, plain_options, recipe_flags, refuse_beside_resume
+from vitrail.commands.running import carried_out, given, go_on, recipe_flags, refuse_beside_resume
 from vitrail.training.recipe import METHODS, Recipe
 
 if TYPE_CHECKING:
@@ -30,12 +31,7 @@ def train(
     shard: Annotated[bool, Parameter(negative="")] = False,
     lr_find: Annotated[bool, Parameter(negative="")] = False,
     track: Annotated[list[Literal["tensorboard", "mlflow"]] | None, Parameter(negative_iterable="")] = None,
-    data_dir: Path | None = None,
-    download: Annotated[bool, Parameter(negative="")] = False,
-    path_column: str | None = None,
-    label_column: str | None = None,
-    separator: str | None = None,
-    group_by: str | None = None,
+    opening: Data = NO_FLAGS,
     as_json: Json = False,
     settings: Annotated[Settings, Parameter(name="*")] = Settings(),  # noqa: B008
 ) -> int:
@@ -73,30 +69,11 @@ def train(
         first a short training whose learning rate rises; the one that suits goes into the run's recipe (lr_find.png)
     track
         also log to these (pip install 'vitrail[track]')
-    data_dir
-        where named sets are kept
-    download
-        get a named set if it is not there
-    path_column
-        of a table: the column with paths
-    label_column
-        of a table: the column with labels
-    separator
-        of a table: what stands between several labels
-    group_by
-        a pattern: pictures in whose names it finds the same are kept on one side of the split
     as_json
         print one JSON object
     """
     changes = given(settings)
-    options = {
-        "data_dir": data_dir,
-        "download": download or None,
-        "path_column": path_column,
-        "label_column": label_column,
-        "separator": separator,
-        "group_by": group_by,
-    }
+    options = opening.given()
     if resume is not None:
         asked: dict[str, Any] = {"DATA": data, "--recipe": recipe, "--from": start, "--grow-from": grow_from}
         asked |= {"--out": out, "--shard": shard or None, "--lr-find": lr_find or None}
@@ -117,7 +94,7 @@ def train(
             shard=shard,
             lr_find=lr_find,
             changes=changes,
-            data_options=plain_options(options),
+            data_options=options,
             trackers=track or (),
             quiet=as_json,
         )

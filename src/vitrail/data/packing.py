@@ -78,9 +78,8 @@ def pack(
     seed: int = 0,
     workers: int | None = None,
     strict: bool = False,
-    data_dir: str | os.PathLike[str] | None = None,
-    download: bool = False,
     progress: Progress | None = None,
+    **options: Any,
 ) -> PackReport:
     """Writes the pictures of a source to tar shards of about `shard_mb` million bytes in the WebDataset layout, with
     their index, into a new folder. The same source and seed give the same bytes, whatever the number of workers.
@@ -88,8 +87,8 @@ def pack(
     Files are copied byte for byte. With `resize`, a picture whose shorter side is longer than that is made smaller
     with antialiasing, upright, nothing cropped: JPEG and other lossy files become JPEG of this `quality`, the others
     PNG. The pictures of a split are shuffled by `seed`, so that any stretch of a shard mixes the classes. An unreadable
-    picture is left out and named in `bad_images.csv`; with `strict` it stops everything. `data_dir` and `download` are
-    for named sets.
+    picture is left out and named in `bad_images.csv`; with `strict` it stops everything. `options` go to
+    `open_source`.
     """
     _check(resize, quality, shard_mb, workers)
     if is_remote(os.fsdecode(dest)):
@@ -99,7 +98,7 @@ def pack(
     target = Path(dest)
     if target.exists():
         raise DataError(f"{printable(target)} is already there: choose another name, or remove it")
-    source = data if isinstance(data, Source) else _opened(data, data_dir, download)
+    source = data if isinstance(data, Source) else _opened(data, options)
     workers = processors() if workers is None else workers
     packer = Packer(source.reader, source.samples.names, resize, quality)
     try:
@@ -128,10 +127,10 @@ def _check(resize: int | None, quality: int, shard_mb: float, workers: int | Non
         raise VitrailError("the size of a shard must be above 0, and the number of workers not below")
 
 
-def _opened(data: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None, download: bool) -> Source:
+def _opened(data: str | os.PathLike[str], options: dict[str, Any]) -> Source:
     from vitrail.data.opening import open_source
 
-    return open_source(data, data_dir=data_dir, download=download)
+    return open_source(data, **options)
 
 
 def _write_all(

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
-
 from vitrail.classifier import Classifier
 from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
@@ -18,7 +16,6 @@ from vitrail.pretraining.job import PretrainingJob
 from vitrail.training.assembly import Plan
 from vitrail.training.choice import is_small
 from vitrail.training.feeding import Feeding
-from vitrail.training.groups import parameter_groups
 from vitrail.training.launching import (
     Manner,
     Work,
@@ -33,14 +30,12 @@ from vitrail.training.launching import (
 )  # fmt: skip
 from vitrail.training.methods import Dino, Mae, Masked, Target
 from vitrail.training.parallel import Launch, World, joined_world
-from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import read_recipe
 from vitrail.training.run import Run
-from vitrail.training.schedules import make_schedule
 from vitrail.training.start import Start, empty_model, start_model
 from vitrail.training.train import TRAINING
-from vitrail.training.whitening import whiten
+from vitrail.training.whitening import whiten_as_asked
 
 Method = Literal["masked", "mae", "dino"]
 DEFAULT: Method = "mae"
@@ -123,9 +118,6 @@ def _choose(asked: str | os.PathLike[str] | Recipe | None, method: Method | None
 
 def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], world: World) -> Plan:
     check(recipe)
-    if recipe.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
     data = recipe.data
     splits = make_splits(_said(source), fraction=data.val_fraction, seed=data.split_seed, subset=data.subset)
     if isinstance(start, Start):
@@ -139,18 +131,12 @@ def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], worl
         recipe, shown = replace(recipe, batch_size=size), replace(shown, batch_size=size)
         feeding = replace(feeding, recipe=shown)
     feeding.check()
-    if recipe.whiten and isinstance(start, Start):
-        if start != Start():
-            raise ConfigError("whiten is for models from scratch: leave it out, --no-whiten, to start from another")
-        whiten(encoder.model, feeding.train, encoder.preprocessing)
+    whiten_as_asked(recipe, start, encoder, feeding.train)
     model = make_learner(recipe, encoder).to(world.device)
     origin = _origin(recipe, encoder, start)
     if isinstance(start, Start) and isinstance(start.model, str):
         origin += take_decoder(model, recipe, start.model)
     learner = Classifier(model, encoder.preprocessing, ())
-    make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
-    parameter_groups(learner.model, recipe.optimiser)
-    Precision(recipe.precision, world.device)
     return Plan(recipe, learner, origin, feeding, make_objective(model, feeding, world))
 
 

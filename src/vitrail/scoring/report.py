@@ -13,11 +13,10 @@ from typing import Any
 
 from vitrail.data.batch import Bad
 from vitrail.data.notes import counted, quoted, write_bad
-from vitrail.errors import VitrailError
 from vitrail.pictures.sources import printable
 from vitrail.scoring.real_labels import RealScore
 from vitrail.scoring.scores import ClassScores, Scores
-from vitrail.whole import written_whole
+from vitrail.whole import refuse_to_replace, written_whole
 
 REPORT, PER_CLASS, CONFUSION = "report.json", "per_class.csv", "confusion.csv"
 MISTAKES, BAD = "mistakes.csv", "bad_images.csv"
@@ -160,15 +159,7 @@ class Report:
 
 
 def refuse(folder: str | os.PathLike[str], overwrite: bool) -> None:
-    """Says no to a folder that is there, before the long work. Only an earlier report is ever replaced."""
-    folder = Path(folder)
-    if not folder.exists():
-        return
-    if not overwrite:
-        raise VitrailError(f"{folder} is already there: choose another folder, or say that it may be overwritten")
-    ours = {REPORT, PER_CLASS, CONFUSION, MISTAKES, BAD}
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - ours:
-        raise VitrailError(f"{folder} holds more than an earlier report: choose another folder")
+    refuse_to_replace(folder, {REPORT, PER_CLASS, CONFUSION, MISTAKES, BAD}, "report", overwrite=overwrite)
 
 
 def _numbers(scores: Scores) -> list[tuple[str, float | None]]:

@@ -24,11 +24,14 @@ from vitrail.data.source import Source
 from vitrail.errors import VitrailError
 from vitrail.training.assembly import Plan
 from vitrail.training.checkpoints import find_latest
+from vitrail.training.groups import parameter_groups
 from vitrail.training.job import Job
 from vitrail.training.parallel import Launch, World, joined_world
+from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import make_recipe, to_toml
 from vitrail.training.run import Run
+from vitrail.training.schedules import make_schedule
 from vitrail.training.start import Start, shape_of
 from vitrail.training.stopping import listening
 from vitrail.training.tuning import tune
@@ -38,8 +41,8 @@ GIVEN = "given in Python"  # a model that no address leads to
 
 @dataclass(frozen=True)
 class Work:
-    """What differs between learning with labels and without. `plan` refuses everything that can be refused; where the
-    start is a shape, weights come from a checkpoint."""
+    """What differs between learning with labels and without. `plan` refuses what cannot be learned from or with; where
+    the start is a shape, weights come from a checkpoint."""
 
     plan: Callable[[Recipe, Source, Start | Mapping[str, Any], World], Plan]
     job: type[Job]
@@ -74,7 +77,7 @@ def begin(
     """A new run; what cannot be trained leaves no folder behind. `lr_find` looks for a learning rate first."""
 
     def plan(recipe: Recipe) -> Plan:
-        return work.plan(recipe, source, start, world)
+        return _planned(work, recipe, source, start, world)
 
     tuned = tune(recipe, plan, world, lr_find=lr_find, sharded=manner.shard)
     final = plan(tuned.recipe)
@@ -110,12 +113,25 @@ def go_on(work: Work, run: Run, source: Source, start: Start, world: World, mann
             f"train anew with --recipe {run.folder}"
         )
     if world.first(lambda: find_latest(run.folder / "checkpoints") is not None):
-        plan = work.plan(run.recipe, source, facts["model"], world)
+        plan = _planned(work, run.recipe, source, facts["model"], world)
     elif GIVEN in (start.model, start.grow):
         raise VitrailError(f"{run.folder} began with a model given in Python, and is not saved: begin it again there")
     else:
-        plan = work.plan(run.recipe, source, start, world)
+        plan = _planned(work, run.recipe, source, start, world)
     return _carry_out(work, run, plan, world, replace(manner, shard=facts["shard"]), resumed=True)
+
+
+def _planned(work: Work, recipe: Recipe, source: Source, start: Start | Mapping[str, Any], world: World) -> Plan:
+    """With all that the loop would refuse refused now."""
+    if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    plan = work.plan(recipe, source, start, world)
+    feeding = plan.feeding
+    make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
+    parameter_groups(plan.classifier.model, recipe.optimiser)
+    Precision(recipe.precision, world.device)
+    return plan
 
 
 def _carry_out(

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from vitrail.classifier import Classifier
 from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
@@ -16,7 +14,6 @@ from vitrail.errors import ConfigError
 from vitrail.training.assembly import Plan
 from vitrail.training.choice import choose_recipe
 from vitrail.training.feeding import Feeding, check_labels
-from vitrail.training.groups import parameter_groups
 from vitrail.training.job import Job
 from vitrail.training.launching import (
     Manner,
@@ -32,12 +29,10 @@ from vitrail.training.launching import (
 )
 from vitrail.training.objective import make_objective
 from vitrail.training.parallel import Launch, World, joined_world
-from vitrail.training.precision import Precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.run import Run
-from vitrail.training.schedules import make_schedule
 from vitrail.training.start import Start, default_weights, empty_model, start_model
-from vitrail.training.whitening import whiten
+from vitrail.training.whitening import whiten_as_asked
 
 
 def train(
@@ -105,9 +100,6 @@ def resume(
 def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], world: World) -> Plan:
     if recipe.method is not None:
         raise ConfigError(f"the recipe learns without labels, by {recipe.method}: use vitrail pretrain")
-    if recipe.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
     data = recipe.data
     splits = make_splits(source, fraction=data.val_fraction, seed=data.split_seed, subset=data.subset)
     check_labels(splits)
@@ -120,15 +112,8 @@ def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], worl
         recipe = replace(recipe, batch_size=min(recipe.batch_size, feeding.largest_batch()))
         feeding = replace(feeding, recipe=recipe)
     feeding.check()
-    if recipe.whiten and isinstance(start, Start):
-        if start != Start():
-            raise ConfigError("whiten is for models from scratch: leave it out, --no-whiten, to start from another")
-        whiten(classifier.model, feeding.train, classifier.preprocessing)
-    make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
-    objective = make_objective(recipe, feeding.train, classifier)
-    parameter_groups(classifier.model, recipe.optimiser)
-    Precision(recipe.precision, world.device)
-    return Plan(recipe, classifier, origin, feeding, objective)
+    whiten_as_asked(recipe, start, classifier, feeding.train)
+    return Plan(recipe, classifier, origin, feeding, make_objective(recipe, feeding.train, classifier))
 
 
 TRAINING = Work(_plan, Job)

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from vitrail.classifier import Classifier
 from vitrail.data.fetching import Fetcher, Task
 from vitrail.data.source import Subset
 from vitrail.errors import ConfigError
 from vitrail.pictures import Preprocessing
+from vitrail.training.recipe import Recipe
+from vitrail.training.start import Start
 
 PICTURES, PIXELS = 2048, 2**24  # that are looked at, at most
 FLOOR = 1e-2  # of the mean variance: what is added to every one, so that noise is not blown up
+
+
+def whiten_as_asked(recipe: Recipe, start: Start | Mapping[str, Any], fresh: Classifier, train: Subset) -> None:
+    """If the recipe says so, and the weights do not come from a checkpoint."""
+    if not recipe.whiten or not isinstance(start, Start):
+        return
+    if start != Start():
+        raise ConfigError("whiten is for models from scratch: leave it out, --no-whiten, to start from another")
+    whiten(fresh.model, train, fresh.preprocessing)
 
 
 @torch.no_grad()

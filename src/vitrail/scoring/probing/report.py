@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 from vitrail.data.batch import Bad
 from vitrail.data.notes import counted, quoted, write_bad
-from vitrail.errors import VitrailError
 from vitrail.pictures.sources import printable
 from vitrail.scoring.probing.methods import TITLES
-from vitrail.whole import written_whole
+from vitrail.whole import refuse_to_replace, written_whole
 
 JSON, CSV, PLOT, BAD = "probe.json", "probe.csv", "probe.png", "bad_images.csv"
 
@@ -185,11 +184,4 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]])
 
 
 def refuse(folder: str | os.PathLike[str], overwrite: bool) -> None:
-    """Says no to a folder that is there, before the long work. Only an earlier report is ever replaced."""
-    folder = Path(folder)
-    if not folder.exists():
-        return
-    if not overwrite:
-        raise VitrailError(f"{folder} is already there: choose another folder, or say that it may be overwritten")
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {JSON, CSV, PLOT, BAD}:
-        raise VitrailError(f"{folder} holds more than an earlier report: choose another folder")
+    refuse_to_replace(folder, {JSON, CSV, PLOT, BAD}, "report", overwrite=overwrite)
