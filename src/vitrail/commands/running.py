@@ -9,11 +9,14 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
+from vitrail.commands.data_flags import DataFlags
 from vitrail.commands.printing import print_json
 from vitrail.errors import VitrailError
 
@@ -22,6 +25,59 @@ if TYPE_CHECKING:
 
 _SHORT = ("subset",)  # settings of a table that are flags by themselves too
 _SET_BY_OTHERS = ("auto_batch",)  # by --batch-size auto
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """How a run begins or goes on."""
+
+    out: Annotated[Path | None, Parameter(help="the folder of the run; by default runs/DATA-1, runs/DATA-2, …")] = None
+    resume: Annotated[Path | None, Parameter(help="go on with this run where its last checkpoint left it")] = None
+    device: Annotated[str | None, Parameter(help="cpu, cuda, cuda:1, mps; by default the fastest there is")] = None
+    shard: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="under torchrun: each process holds a part of the model, and computes activations again (FSDP2)",
+        ),
+    ] = False
+    lr_find: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="first a short training whose learning rate rises; the one that suits goes into the run's recipe "
+            "(lr_find.png)",
+        ),
+    ] = False
+    track: Annotated[
+        list[Literal["tensorboard", "mlflow"]] | None,
+        Parameter(negative_iterable="", help="also log to these (pip install 'vitrail[track]')"),
+    ] = None
+
+    def carry_out(
+        self,
+        begin: Callable[..., Run],
+        last_words: Callable[[Path], str],
+        asked: Mapping[str, Any],
+        *,
+        settings: Any,
+        opening: DataFlags,
+        as_json: bool,
+    ) -> int:
+        """Begins or resumes, and says what came of it; gives the exit code. `asked` are the flags that only a beginning
+        takes, by their names; `last_words` get the model."""
+        changes, options = given(settings), opening.given()
+        how: dict[str, Any] = {"device": self.device, "trackers": self.track or (), "quiet": as_json}
+        if self.resume is not None:
+            beside = {**asked, "--out": self.out, "--shard": self.shard or None, "--lr-find": self.lr_find or None}
+            _refuse_beside_resume(beside | {f"--{name}": value for name, value in (options | changes).items()})
+            return _carried_out(partial(_go_on, self.resume, **how), last_words, as_json=as_json)
+        how |= {"out": self.out, "shard": self.shard, "lr_find": self.lr_find, "changes": changes}
+        return _carried_out(partial(begin, data_options=options, **how), last_words, as_json=as_json)
+
+
+RunOptions = Annotated[RunFlags, Parameter(name="*")]
+NEW_RUN = RunFlags()
 
 
 def recipe_flags(kind: Any, leave_out: Collection[str]) -> Any:
@@ -86,42 +142,41 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def refuse_beside_resume(asked: Mapping[str, Any]) -> None:
+def _refuse_beside_resume(asked: Mapping[str, Any]) -> None:
     """A run goes on as it began: whatever else was asked for is an error."""
     for name, value in asked.items():
         if value is not None:
             raise VitrailError(f"--resume goes on with a run as it began: leave out {name.replace('_', '-')}")
 
 
-def go_on(folder: Path, **options: Any) -> Run:
+def _go_on(folder: Path, **options: Any) -> Run:
     from vitrail.pretraining.pretrain import resume
     from vitrail.training.run import Run
 
-    if Run.open(folder).is_complete and is_first():
+    if Run.open(folder).is_complete and _is_first():
         print(f"{folder} is complete: nothing is left to train", file=sys.stderr)
     return resume(folder, **options)
 
 
-def carried_out(work: Callable[[], Run], last_words: Callable[[Run, Path], str], *, as_json: bool) -> int:
-    """Does the work, and says what came of it; gives the exit code. `last_words` get the run and its model."""
+def _carried_out(work: Callable[[], Run], last_words: Callable[[Path], str], *, as_json: bool) -> int:
     from vitrail.training.stopping import StoppedError
 
     try:
         run = work()
     except StoppedError as stopped:
-        if is_first():
+        if _is_first():
             print(f"vitrail: {stopped}", file=sys.stderr)
         return 128 + (stopped.signal or 0)  # as a shell says that a signal ended a command
-    if not is_first():
+    if not _is_first():
         return 0
     if as_json:
         print_json({"run": str(run.folder), **run.facts})
     else:
         best = run.folder / ("best" if (run.folder / "best").is_dir() else "last")
         print(f"the report is {run.folder / 'report.html'}; the model is {best}")
-        print(last_words(run, best))
+        print(last_words(best))
     return 0
 
 
-def is_first() -> bool:
+def _is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
