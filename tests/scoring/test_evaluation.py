@@ -11,6 +11,8 @@ from PIL import Image
 from torch.nn.functional import cross_entropy
 
 import vitrail
+from tests.training.running import make_pictures
+from vitrail.classifier import Classifier
 from vitrail.data import open_source
 from vitrail.data.schedule import Share
 from vitrail.errors import DataError, PictureError, VitrailError
@@ -184,3 +186,10 @@ def test_several_labels_to_a_picture_are_scored_for_the_classes_that_the_data_ha
 def test_a_share_needs_the_processes_to_share_with(small: Path, photos: Path) -> None:
     with pytest.raises(VitrailError, match="needs as many processes"):
         vitrail.evaluate(small, photos, device="cpu", workers=0, share=Share(0, 2))
+
+
+def test_an_encoder_without_a_head_is_refused_by_what_it_is(tmp_path: Path) -> None:
+    encoder = Classifier(vitrail.create("vit_ti16", img_size=16, patch_size=8, num_classes=0), classes=())
+    folder = make_pictures(tmp_path / "pictures", each=2)
+    with pytest.raises(VitrailError, match="an encoder without a head: probe it, or train one on it"):
+        vitrail.evaluate(encoder, folder, workers=0)

@@ -75,6 +75,8 @@ def evaluate(
     share = _share(share)
     subset = _subset(data, split, options)
     classifier = placed(model, img_size, device)
+    if not classifier.model.config.num_classes:
+        raise VitrailError("the model is an encoder without a head: probe it, or train one on it (train --from)")
     judged = _judged(subset, classifier.classes, ignore_unknown, in_order)
     labels = None if real is None else RealLabels(real)
     if labels is not None:

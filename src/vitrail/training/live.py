@@ -66,7 +66,8 @@ class Progress:
     def epoch(self, step: int) -> str:
         of = self.total_steps / max(1, self.steps_per_epoch)
         at = step / max(1, self.steps_per_epoch)
-        return f"{at:.{0 if at == round(at) else 1 if of >= 10 else 2}f}/{of:.4g}"
+        digits = 1 if of >= 10 else 2
+        return "/".join(f"{one:.{0 if one == round(one) else digits}f}" for one in (at, of))
 
 
 class View(Protocol):

@@ -119,7 +119,7 @@ def _mark_best(axes: Axes, history: History, key: str) -> None:
     value = f"{best[key]:.3f}" if key == "loss" else f"{best[key]:.1%}"
     right = best["epoch"] > 0.5 * history.evaluations[-1]["epoch"]
     axes.annotate(
-        f"best: {value}, epoch {best['epoch']:g}",
+        f"best: {value}, epoch {round(best['epoch'], 2):g}",
         (best["epoch"], 0.93 if key == "loss" else 0.07),  # where the curve is not
         xycoords=axes.get_xaxis_transform(),
         xytext=(-7 if right else 7, 0),

@@ -99,7 +99,7 @@ def _tiles(story: Story) -> list[Markup]:
     elif scores is None and history.train and history.train[-1].get("loss") is not None:
         tiles.append(tile(f"{history.train[-1]['loss']:.3f}", "training loss at the end"))
     if history.best is not None:
-        tiles.append(tile(f"{history.best['epoch']:g}", "best epoch", section="curves"))
+        tiles.append(tile(f"{round(history.best['epoch'], 2):g}", "best epoch", section="curves"))
     seconds = max((row.get("time") or 0.0 for row in (*history.train, *history.evaluations)), default=0.0)
     return [*tiles, tile(duration(seconds), "of training", style="long")] if seconds else tiles
 
