@@ -73,11 +73,11 @@ def evaluate(
     if batch_size < 1 or precision not in PRECISIONS:
         raise VitrailError(f"batch_size must be at least 1, and precision one of {', '.join(PRECISIONS)}")
     share = _share(share)
-    subset = _subset(data, split, options)
+    subset = chosen_subset(data, split, options)
     classifier = placed(model, img_size, device)
     if not classifier.model.config.num_classes:
         raise VitrailError("the model is an encoder without a head: probe it, or train one on it (train --from)")
-    judged = _judged(subset, classifier.classes, ignore_unknown, in_order)
+    judged = judged_part(subset, classifier.classes, ignore_unknown, in_order)
     labels = None if real is None else RealLabels(real)
     if labels is not None:
         if not is_imagenet(classifier.classes) or judged.multi_label:
@@ -112,7 +112,8 @@ def _share(share: Share | None) -> Share:
     return share
 
 
-def _subset(data: Source | Subset | str | os.PathLike[str], split: str | None, options: dict[str, Any]) -> Subset:
+def chosen_subset(data: Source | Subset | str | os.PathLike[str], split: str | None, options: dict[str, Any]) -> Subset:
+    """The pictures that are meant: val if the source says one, else test, else all, unless a split is named."""
     if isinstance(data, Subset):
         if split is not None:
             raise DataError("a part of a source was given, which has no splits of its own: leave split out")
@@ -130,7 +131,7 @@ def _subset(data: Source | Subset | str | os.PathLike[str], split: str | None, o
     return subset
 
 
-class _Judged(NamedTuple):
+class Judged(NamedTuple):
     """What is scored: pictures with a label that the model knows."""
 
     subset: Subset
@@ -141,7 +142,8 @@ class _Judged(NamedTuple):
     ignored: dict[str, int]  # pictures of classes that the model does not know
 
 
-def _judged(subset: Subset, model: list[str], ignore_unknown: bool, in_order: bool) -> _Judged:
+def judged_part(subset: Subset, model: list[str], ignore_unknown: bool, in_order: bool) -> Judged:
+    """The pictures of a subset that can be scored by a model with these classes."""
     samples, counts = subset.source.samples, subset.counts()
     if not counts.any():
         raise DataError(f"{subset.name} of {subset.source.name} has no labels: it cannot be scored")
@@ -155,18 +157,18 @@ def _judged(subset: Subset, model: list[str], ignore_unknown: bool, in_order: bo
     if samples.multi_label:
         # outputs of which the data says nothing are not judged
         names = [model[output] for output in outputs if output != UNKNOWN]
-        return _Judged(subset, outputs, names, True, 0, ignored)
+        return Judged(subset, outputs, names, True, 0, ignored)
     labels = subset.labels
     labelled = labels >= 0
     known = labelled & (outputs[labels] != UNKNOWN)
     kept = Subset(subset.source, subset.name, subset.rows[known])
-    return _Judged(kept, outputs, model, False, int(len(labels) - labelled.sum()), ignored)
+    return Judged(kept, outputs, model, False, int(len(labels) - labelled.sum()), ignored)
 
 
 class _Runner:
     """The model over a subset."""
 
-    def __init__(self, classifier: Classifier, judged: _Judged, precision: str, flip: bool) -> None:
+    def __init__(self, classifier: Classifier, judged: Judged, precision: str, flip: bool) -> None:
         self.classifier = classifier
         self.judged = judged
         self.device = next(classifier.model.parameters()).device

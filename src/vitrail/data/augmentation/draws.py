@@ -30,6 +30,7 @@ class Stream(IntEnum):
     MASK = 11
     CORRUPTION = 12
     LOOKS = 13
+    STRESS = 14
 
 
 def _signed(value: int) -> int:
