@@ -1,7 +1,9 @@
 """Many pictures in several processes: in order, and past what crashes."""
 
+import itertools
 import os
 import signal
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -42,3 +44,17 @@ def test_a_row_that_kills_its_process_is_lost_alone() -> None:
 def test_an_error_in_a_process_is_raised_here() -> None:
     with pytest.raises(TypeError):
         list(in_order(Squares(), [[1], ["a"]], 2))
+
+
+def test_chunks_of_a_long_list_are_taken_as_they_are_needed() -> None:
+    taken = []
+
+    def endless():
+        for number in itertools.count():
+            taken.append(number)
+            yield [number]
+
+    with closing(in_order(Squares(deadly=(10,)), endless(), 2)) as results:
+        first = list(itertools.islice(results, 30))
+    assert flat(first) == ["lost" if n == 10 else n * n for n in range(30)]
+    assert len(taken) < 50

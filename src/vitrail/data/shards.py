@@ -81,7 +81,7 @@ def from_shards(address: str | os.PathLike[str], *, group_by: str | None = None)
 
     `group_by` is a pattern: see `vitrail.data.grouping`.
     """
-    index, notes = _opened(address)
+    index, notes = open_index(address)
     samples = index.samples
     if group_by is not None:
         samples = replace(samples, groups=groups_by_name(samples.names, group_by))
@@ -100,7 +100,8 @@ def make_index(address: str | os.PathLike[str], progress: Progress | None = None
     return store_index(index, whole_folder=_is_folder(address))
 
 
-def _opened(address: str | os.PathLike[str]) -> tuple[Index, tuple[str, ...]]:
+def open_index(address: str | os.PathLike[str]) -> tuple[Index, tuple[str, ...]]:
+    """The index of these shards, made and kept where there is none that fits; and what their owner should know."""
     files = find_shards(address)
     index = stored_index(files, read_classes(common_folder(files))[1])
     if index is not None:

@@ -81,7 +81,6 @@ def from_table(
 
 def _choose(there: Sequence[str], name: str, path_column: str | None, label_column: str | None) -> dict[str, str]:
     """The column that plays each part. A table of paths alone has no labels; any other must say which they are."""
-    plain = {_plain(column): column for column in reversed(there)}
     chosen: dict[str, str] = {}
     for part, asked in (
         ("path", path_column),
@@ -90,20 +89,29 @@ def _choose(there: Sequence[str], name: str, path_column: str | None, label_colu
         ("group", None),
         ("weight", None),
     ):
-        if asked is not None and asked not in there and _plain(asked) not in plain:
-            raise DataError(f"{name} has no column {asked!r}: it has {_all_quoted(there)}")
-        names = [asked] if asked is not None else USUAL[part].split()
-        found = asked if asked in there else next((plain[_plain(n)] for n in names if _plain(n) in plain), None)
+        found = find_column(there, name, part, asked)
         if found is not None and found not in chosen.values():
             chosen[part] = found
     unexplained = set(there) - set(chosen.values())
     for part in ("path", "label"):
         if part not in chosen and (part == "path" or unexplained):
-            raise DataError(
-                f"{name} has no {part} column under a usual name: name it with --{part}-column; "
-                f"it has {_all_quoted(there)}"
-            )
+            raise missing_column(there, name, part)
     return chosen
+
+
+def find_column(there: Sequence[str], name: str, part: str, asked: str | None) -> str | None:
+    """The column of the table `name` that plays a part: the one that was asked for, or one with a usual name."""
+    plain = {_plain(column): column for column in reversed(there)}
+    if asked is not None and asked not in there and _plain(asked) not in plain:
+        raise DataError(f"{name} has no column {asked!r}: it has {_all_quoted(there)}")
+    names = [asked] if asked is not None else USUAL[part].split()
+    return asked if asked in there else next((plain[_plain(n)] for n in names if _plain(n) in plain), None)
+
+
+def missing_column(there: Sequence[str], name: str, part: str) -> DataError:
+    return DataError(
+        f"{name} has no {part} column under a usual name: name it with --{part}-column; it has {_all_quoted(there)}"
+    )
 
 
 def _all_quoted(columns: Sequence[str]) -> str:

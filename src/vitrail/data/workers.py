@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 from vitrail.data.leash import Leash
@@ -34,8 +35,8 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(task: Task[Result], chunks: Sequence[Rows], workers: int) -> Generator[tuple[Rows, Result]]:
-    """Each chunk with its result, in order; with no workers, in this process.
+def in_order(task: Task[Result], chunks: Iterable[Rows], workers: int) -> Generator[tuple[Rows, Result]]:
+    """Each chunk with its result, in order; with no workers, in this process. Chunks are taken as they are needed.
 
     A process that dies (a decoder crashed, or memory ran out) takes nothing along: what was under way is done again
     by itself, halved until the row is alone that does it. Such a chunk comes in several pieces.
@@ -44,29 +45,34 @@ def in_order(task: Task[Result], chunks: Sequence[Rows], workers: int) -> Genera
         for chunk in chunks:
             yield chunk, task(chunk)
         return
-    left = deque(chunks)
-    while left:
+    if isinstance(chunks, Sized):
+        workers = max(1, min(workers, len(chunks)))
+    left = iter(chunks)
+    while (first := next(left, None)) is not None:
+        begun: deque[Rows] = deque()
         try:
-            for done in _until_one_dies(task, left, workers):
-                yield done
-                left.popleft()
+            yield from _until_one_dies(task, chain([first], left), begun, workers)
         except BrokenProcessPool:
-            for _ in range(min(len(left), _AHEAD * workers)):
-                yield from _alone(task, left.popleft())
+            while begun:
+                yield from _alone(task, begun.popleft())
 
 
-def _until_one_dies(task: Task[Result], chunks: Sequence[Rows], workers: int) -> Iterator[tuple[Rows, Result]]:
-    pool = _pool(task, min(workers, len(chunks)))
-    waiting: deque[tuple[Rows, Future[Result]]] = deque()
+def _until_one_dies(
+    task: Task[Result], chunks: Iterable[Rows], begun: deque[Rows], workers: int
+) -> Iterator[tuple[Rows, Result]]:
+    """Of what is `begun`, nothing was given out yet."""
+    pool = _pool(task, workers)
+    waiting: deque[Future[Result]] = deque()
     try:
-        for chunk in list(chunks):
-            waiting.append((chunk, pool.submit(_work, chunk)))
+        for chunk in chunks:
+            begun.append(chunk)
+            waiting.append(pool.submit(_work, chunk))
             if len(waiting) >= _AHEAD * workers:
-                chunk, future = waiting.popleft()
-                yield chunk, future.result()
+                result = waiting.popleft().result()
+                yield begun.popleft(), result
         while waiting:
-            chunk, future = waiting.popleft()
-            yield chunk, future.result()
+            result = waiting.popleft().result()
+            yield begun.popleft(), result
     finally:
         pool.shutdown(cancel_futures=True)
 
