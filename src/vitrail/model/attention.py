@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,6 +13,22 @@ from torch.nn import functional as F
 from vitrail.model.config import ViTConfig
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
+
+
+class Seen(NamedTuple):
+    """What a watcher is shown of one attention."""
+
+    weights: Callable[[], Tensor]  # computes softmax(q k / sqrt(d)) in float32: (batch, heads, queries, keys)
+    values: Tensor  # (batch, heads, keys, head_dim)
+    mixed: Tensor  # the values so weighted, by the fused kernel, for the first queries: (batch, heads, read, head_dim)
+
+
+Watch = Callable[[Seen], None]
+
+
+def keep_weights(kept: dict[int, Tensor], block: int, seen: Seen) -> None:
+    """A watcher, when the first two are given: it computes the weights and keeps them."""
+    kept[block] = seen.weights()
 
 
 class RelativeBias(nn.Module):
@@ -48,7 +68,7 @@ class Attention(nn.Module):
         offsets: Tensor | None = None,  # relative bias: (1 or batch, tokens, tokens)
         mask: Tensor | None = None,  # keys that are seen: (batch, 1, 1, tokens)
         read: int | None = None,  # only the first tokens' results are wanted
-        weights: list[Tensor] | None = None,  # attention weights are appended here
+        watch: Watch | None = None,  # is shown what happens here
     ) -> Tensor:
         batch, tokens, _ = x.shape
         # unbinding before the transpose lets the backward pass gather the three gradients in one copy
@@ -62,24 +82,26 @@ class Attention(nn.Module):
             bias = self.rel_pos(offsets).to(q.dtype)
             if mask is not None:
                 bias = bias.masked_fill(~mask, float("-inf"))
-        if weights is not None:
-            weights.append(self._weights(q, k, bias))
+        weights = partial(attention_weights, q, k, bias, self.scale)
         if read is not None:
             q = q[:, :, :read]
             bias = bias[..., :read, :] if bias is not None and bias.shape[-2] > 1 else bias
         dropout = self.attn_dropout if self.training else 0.0
         x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale)
-        del q, k, v  # the projection can take their memory
+        if watch is not None:
+            watch(Seen(weights, v, x))
+        del q, k, v, weights  # the projection can take their memory
         x = x.transpose(1, 2).flatten(2)  # (batch, tokens, heads * head_dim)
         return self.proj_drop(self.proj(x))
 
-    def _weights(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-        """(batch, heads, tokens, tokens) in float32: each row adds up to one."""
-        with torch.autocast(q.device.type, enabled=False):
-            logits = q.float() @ k.float().transpose(-2, -1) * (self.scale or self.head_dim**-0.5)
-            if bias is not None:
-                logits = logits.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else logits + bias
-            return logits.softmax(dim=-1)
+
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
+    """(batch, heads, queries, keys) in float32: each row adds up to one."""
+    with torch.autocast(q.device.type, enabled=False):
+        logits = q.float() @ k.float().transpose(-2, -1) * (scale or q.shape[-1] ** -0.5)
+        if bias is not None:
+            logits = logits.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else logits + bias
+        return logits.softmax(dim=-1)
 
 
 class AttentionPool(nn.Module):
@@ -96,11 +118,14 @@ class AttentionPool(nn.Module):
         self.norm = make_norm(config, width)
         self.mlp = Mlp(width, config.mlp_dim, config.act, 0.0)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, watch: Watch | None = None) -> Tensor:
         """(batch, width) from (batch, tokens, width) and the tokens that are seen, (batch, 1, 1, tokens)."""
         batch, tokens, width = x.shape
         q = self.q(self.latent.expand(batch, -1, -1)).view(batch, 1, self.num_heads, -1).transpose(1, 2)
         k, v = self.kv(x).view(batch, tokens, 2, self.num_heads, -1).unbind(2)
-        x = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+        x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        if watch is not None:
+            watch(Seen(partial(attention_weights, q, k, mask, None), v, x))
         x = self.proj(x.transpose(1, 2).reshape(batch, width))
         return x + self.mlp(self.norm(x))

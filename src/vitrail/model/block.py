@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from vitrail.model.attention import Attention
+from vitrail.model.attention import Attention, Watch
 from vitrail.model.config import ViTConfig
 from vitrail.model.layers import DropPath, LayerScale, Mlp, SwiGLU, make_norm
 
@@ -34,8 +34,8 @@ class Block(nn.Module):
         offsets: Tensor | None = None,
         mask: Tensor | None = None,
         read: int | None = None,
-        weights: list[Tensor] | None = None,
+        watch: Watch | None = None,
     ) -> Tensor:
         """Tokens in, tokens out; with `read`, only that many of the first tokens come out."""
-        x = x[:, :read] + self.drop_path1(self.ls1(self.attn(self.norm1(x), turn, offsets, mask, read, weights)))
+        x = x[:, :read] + self.drop_path1(self.ls1(self.attn(self.norm1(x), turn, offsets, mask, read, watch)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))

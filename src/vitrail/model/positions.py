@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitrail.model.config import ViTConfig
 from vitrail.model.fields import Pair
 
 Resampling = Literal["timm", "timm_npz", "google", "transformers", "torchvision", "dinov2", "dinov2_reg"]
@@ -27,6 +28,15 @@ def sincos_2d(grid: Pair, width: int) -> Tensor:
     frequency = 10_000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4 - 1))
     x, y = (axis.flatten()[:, None] * frequency for axis in (x, y))
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=-1).float()
+
+
+def fixed_table(config: ViTConfig, grid: Pair) -> Tensor:
+    """The sines and cosines of a configuration, for this grid; zeros for the prefix: (1, prefix + patches, width)."""
+    if config.positions == "sincos_1d":
+        table = sincos_1d(grid[0] * grid[1], config.embed_dim)
+    else:
+        table = sincos_2d(grid, config.embed_dim)
+    return F.pad(table, (0, 0, config.num_positioned, 0))[None]
 
 
 def rotations(grid: Pair, head_dim: int, theta: float, num_prefix: int, device: torch.device) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.errors import ConfigError
-from vitrail.model.attention import AttentionPool, RelativeBias
+from vitrail.model.attention import AttentionPool, RelativeBias, Watch, keep_weights
 from vitrail.model.block import Block
 from vitrail.model.config import ViTConfig
 from vitrail.model.fields import Pair, pair
@@ -21,14 +22,13 @@ from vitrail.model.layers import check_pictures, exchange, make_dropout, make_no
 from vitrail.model.patches import PatchEmbed
 from vitrail.model.positions import (
     Resampling,
+    fixed_table,
     relative_index,
     resample_patches,
     resize_bias_table,
     resize_line,
     resize_positions,
     rotations,
-    sincos_1d,
-    sincos_2d,
 )
 
 Change = Callable[[Tensor], Tensor] | None
@@ -81,7 +81,7 @@ class ViT(nn.Module):
         for head in (self.head, self.head_dist):
             initialise_head(head, self.config)
         if self.config.positions in ("sincos_1d", "sincos_2d") and self.pos_embed is not None:
-            self.pos_embed.copy_(self._sincos(self.config.grid))
+            self.pos_embed.copy_(fixed_table(self.config, self.config.grid))
 
     def _make_positions(self) -> None:
         config, (h, w), width = self.config, self.config.grid, self.config.embed_dim
@@ -95,7 +95,7 @@ class ViT(nn.Module):
                 self.pos_embed_prefix = nn.Parameter(torch.zeros(1, config.num_positioned, width))
         elif config.positions in ("sincos_1d", "sincos_2d"):
             del self.pos_embed  # fixed, but kept in checkpoints, where others expect it
-            self.register_buffer("pos_embed", self._sincos(config.grid))
+            self.register_buffer("pos_embed", fixed_table(config, config.grid))
 
     def _make_heads(self) -> None:
         config = self.config
@@ -104,7 +104,13 @@ class ViT(nn.Module):
         self.head_dist = nn.Linear(width, config.num_classes) if config.distilled and config.num_classes else None
 
     def forward(
-        self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None, heads: bool = False
+        self,
+        pictures: Tensor,
+        *,
+        mask: Tensor | None = None,
+        keep: Tensor | None = None,
+        heads: bool = False,
+        watch: Mapping[int, Watch] | None = None,
     ) -> Tensor:
         """Logits, (batch, classes), of pictures, (batch, channels, height, width).
 
@@ -112,9 +118,12 @@ class ViT(nn.Module):
             part in nothing.
         keep: indices of the patches that alone go through the encoder, (batch, kept).
         heads: both heads of a distilled model by themselves, (2, batch, classes).
+        watch: block → what is shown its attention, beside the fused kernel; pooling by attention is block `depth`.
         """
-        tokens = self._encode(pictures, mask, keep, only_read=True)[0]
-        return torch.stack(self.forward_heads(tokens)) if heads else self.forward_head(tokens, self._kept(mask, keep))
+        tokens = self._encode(pictures, mask, keep, only_read=True, watch=watch)[0]
+        if heads:
+            return torch.stack(self.forward_heads(tokens))
+        return self.forward_head(tokens, self._kept(mask, keep), (watch or {}).get(self.config.depth))
 
     def forward_features(
         self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None, change: Change = None
@@ -144,8 +153,9 @@ class ViT(nn.Module):
         if maps and keep is not None:
             raise ConfigError("maps need every patch: leave out keep, or maps")
         last = self.config.depth - 1
-        out = self._encode(pictures, mask, keep, only_read=last not in wanted, wanted=wanted, watched=watched)
-        features, grid, tokens, weights = out
+        weights: dict[int, Tensor] = {}
+        watch = {i: partial(keep_weights, weights, i) for i in watched}
+        features, grid, tokens = self._encode(pictures, mask, keep, last not in wanted, wanted, watch)
         if norm:
             tokens = {i: self.norm(x) for i, x in tokens.items()}
         if maps:
@@ -153,12 +163,12 @@ class ViT(nn.Module):
             tokens = {i: x.transpose(1, 2).reshape(len(x), -1, *grid) for i, x in patches.items()}
         return Intermediates(self.forward_head(features, self._kept(mask, keep)), tokens, weights)
 
-    def forward_head(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward_head(self, tokens: Tensor, mask: Tensor | None = None, watch: Watch | None = None) -> Tensor:
         """Logits from the tokens of `forward_features`; `mask` says which of their patches are seen."""
         if self.config.distilled:
             first, second = self.forward_heads(tokens)
             return (first + second) / 2
-        return self.head(self.head_drop(self.pre_logits(self.fc_norm(self.pool(tokens, mask)))))
+        return self.head(self.head_drop(self.pre_logits(self.fc_norm(self.pool(tokens, mask, watch)))))
 
     def forward_heads(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The two logits of a distilled model: from the class token, and from the distillation token."""
@@ -167,7 +177,7 @@ class ViT(nn.Module):
         x = self.head_drop(self.fc_norm(tokens[:, :2]))
         return self.head(x[:, 0]), (self.head_dist or nn.Identity())(x[:, 1])
 
-    def pool(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+    def pool(self, tokens: Tensor, mask: Tensor | None = None, watch: Watch | None = None) -> Tensor:
         """One vector for each picture: (batch, width)."""
         config = self.config
         if config.pool == "token":
@@ -175,7 +185,7 @@ class ViT(nn.Module):
         patches = tokens[:, config.num_prefix :]
         seen = None if mask is None else mask.flatten(1)
         if self.attn_pool is not None:
-            return self.attn_pool(patches, None if seen is None else seen[:, None, None])
+            return self.attn_pool(patches, None if seen is None else seen[:, None, None], watch)
         if seen is None:
             mean = patches.mean(dim=1)
         else:
@@ -189,9 +199,9 @@ class ViT(nn.Module):
         keep: Tensor | None,
         only_read: bool = False,
         wanted: Sequence[int] = (),
-        watched: Sequence[int] = (),
+        watch: Mapping[int, Watch] | None = None,
         change: Change = None,
-    ) -> tuple[Tensor, Pair, dict[int, Tensor], dict[int, Tensor]]:
+    ) -> tuple[Tensor, Pair, dict[int, Tensor]]:
         """Equations 1 to 4: the normed tokens, the grid of patches, and what was asked for on the way."""
         config = self.config
         x, grid = self._embed(pictures, keep, change)  # (batch, tokens, width)
@@ -203,23 +213,19 @@ class ViT(nn.Module):
             seen = F.pad(seen.flatten(1), (config.num_prefix, 0), value=True)[:, None, None]
         only_read = only_read and config.pool == "token" and not config.levels
         tokens: dict[int, Tensor] = {}
-        weights: dict[int, Tensor] = {}
         for i, block in enumerate(self.blocks):
             read = 1 + config.distilled if only_read and i == config.depth - 1 else None
-            if i in watched:
-                watch: list[Tensor] = []
-                x = block(x, turn, offsets, seen, read, watch)
-                weights[i] = watch[0]
-            elif self.gradient_checkpointing and self.training:
+            shown = watch.get(i) if watch else None
+            if self.gradient_checkpointing and self.training and shown is None:
                 x = checkpoint(block, x, turn, offsets, seen, read, use_reentrant=False)
             else:
-                x = block(x, turn, offsets, seen, read)
+                x = block(x, turn, offsets, seen, read, shown)
             if i in wanted or i in config.levels:
                 tokens[i] = x
         if config.levels:
             x = torch.cat([self.norm(tokens[level]) for level in config.levels], dim=-1)
-            return x, grid, {i: tokens[i] for i in wanted}, weights
-        return self.norm(x), grid, tokens, weights
+            return x, grid, {i: tokens[i] for i in wanted}
+        return self.norm(x), grid, tokens
 
     def _embed(self, pictures: Tensor, keep: Tensor | None, change: Change) -> tuple[Tensor, Pair]:
         """Equation 1: z0 = [x_class; x_p E] + E_pos."""
@@ -235,7 +241,7 @@ class ViT(nn.Module):
             config.grid_of(size)
         x, grid = self.patch_embed(pictures, keep)
         x = x if change is None else change(x)
-        positions = self._positions(grid)
+        positions = self.position_table(grid)
         n = config.num_positioned
         if positions is not None:
             x = x + (positions[:, n:] if keep is None else F.embedding(keep, positions[0, n:]))
@@ -247,7 +253,7 @@ class ViT(nn.Module):
             x = torch.cat([first.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)
         return self.norm_pre(self.pos_drop(x)), grid
 
-    def _positions(self, grid: Pair) -> Tensor | None:
+    def position_table(self, grid: Pair) -> Tensor | None:
         """(1, positioned prefix + patches, width) for this grid."""
         config = self.config
         if config.positions == "learned_2d":
@@ -259,15 +265,7 @@ class ViT(nn.Module):
             return self.pos_embed
         if config.positions == "learned":
             return resize_positions(self.pos_embed, config.grid, grid, config.num_positioned)
-        return self._sincos(grid).to(self.pos_embed)
-
-    def _sincos(self, grid: Pair) -> Tensor:
-        config = self.config
-        if config.positions == "sincos_1d":
-            table = sincos_1d(grid[0] * grid[1], config.embed_dim)
-        else:
-            table = sincos_2d(grid, config.embed_dim)
-        return F.pad(table, (0, 0, config.num_positioned, 0))[None]
+        return fixed_table(config, grid).to(self.pos_embed)
 
     def _turn(self, grid: Pair, keep: Tensor | None, device: torch.device) -> Tensor | None:
         """RoPE's rotations: (2, 1 or batch, 1, tokens, head_dim / 2)."""
@@ -336,7 +334,7 @@ class ViT(nn.Module):
                     exchange(module, "relative_position_bias_table", table)
             self.config = new
             if old.positions in ("sincos_1d", "sincos_2d") and self.pos_embed is not None:
-                self.pos_embed = self._sincos(new.grid).to(self.pos_embed)
+                self.pos_embed = fixed_table(new, new.grid).to(self.pos_embed)
 
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head for another number of classes (0: features)."""
