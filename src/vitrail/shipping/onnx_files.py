@@ -1,0 +1,44 @@
+"""ONNX files: written from a graph, with what they say of themselves inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from vitrail.errors import VitrailError
+from vitrail.shipping.export_graph import quiet
+from vitrail.shipping.export_metadata import KEY, Metadata
+
+OPSET = 20
+LARGEST = 1_800_000_000  # bytes in one file; protobuf's own limit is 2 GiB
+
+
+def write_onnx(graph: ExportedProgram, about: Metadata, path: Path) -> None:
+    """Writes an .onnx file; a very large model has its weights in a second file beside it, named like it with .data."""
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise VitrailError("ONNX files need onnx and onnxscript: pip install 'vitrail[export]'") from error
+    takes = "pixels" if about.takes != "picture" else "pictures"
+    try:
+        with quiet():
+            made: Any = torch.onnx.export(
+                graph,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=[takes],
+                output_names=list(about.gives),
+                verbose=False,
+                optimize=True,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        cause = error.__cause__ or error
+        words = " ".join(str(cause).split())[:300]
+        raise VitrailError(f"the model has a layer that ONNX (opset {OPSET}) cannot say: {words}") from error
+    made.model.metadata_props[KEY] = about.to_text()
+    weights = sum(tensor.nbytes for tensor in graph.state_dict.values())
+    made.save(path, external_data=weights > LARGEST)

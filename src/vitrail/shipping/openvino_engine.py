@@ -1,0 +1,69 @@
+"""OpenVINO as an engine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.data.workers import processors
+from vitrail.errors import VitrailError
+from vitrail.shipping.engines import Bytes, Engine, Floats, check_pixels, named_outputs
+from vitrail.shipping.export_metadata import KEY, Metadata
+
+PRECISIONS = {"float32": "f32", "float16": "f32", "bfloat16": "bf16", "int8": "bf16"}
+"""In which OpenVINO computes what is not quantised. Left alone, it takes bfloat16 for float32 where the processor has
+it; a processor that has not computes in float32 in any case."""
+
+
+class OpenVinoEngine(Engine):
+    """An exported .xml with its .bin in OpenVINO, on the CPU."""
+
+    name = "openvino"
+
+    def __init__(self, path: Path, *, threads: int | None = None, throughput: bool = False) -> None:
+        self.path = path
+        threads = threads or processors()
+        core = openvino().Core()
+        model = read(path)
+        said = model.get_rt_info([KEY]).value if model.has_rt_info([KEY]) else None
+        self.about = Metadata.from_text(said, path)
+        self.about.refuse_pictures(path)
+        self.classes, self.preprocessing = list(self.about.classes), self.about.preprocessing
+        self._gives = [output.get_any_name() for output in model.outputs]
+        settings = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": PRECISIONS[self.about.precision],
+        }
+        self._compiled: Any = core.compile_model(model, "CPU", settings)
+        release = openvino().__version__.split("-")[0]
+        self.detail = f"OpenVINO {release}, {self.about.precision}, on {threads} threads"
+
+    def both(self, pixels: Bytes) -> tuple[Floats, Floats]:
+        check_pixels(pixels, self.preprocessing)
+        given = np.ascontiguousarray(pixels) if self.about.takes == "bytes" else self.preprocessing.normalise(pixels)
+        made = self._compiled([given])
+        return named_outputs(self._gives, [np.array(value, np.float32) for value in made.to_tuple()], self.path)
+
+    def close(self) -> None:
+        del self._compiled
+
+
+def openvino() -> Any:
+    """The library, or a line that says how to get it."""
+    try:
+        import openvino as library  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise VitrailError("OpenVINO is not installed: pip install 'vitrail[export]'") from error
+    return library
+
+
+def read(path: str | os.PathLike[str]) -> Any:
+    """A model file that OpenVINO reads, or one line that says why not."""
+    try:
+        return openvino().Core().read_model(os.fspath(path))
+    except RuntimeError as error:
+        raise VitrailError(f"OpenVINO cannot open {path}: {' '.join(str(error).split())[:300]}") from error
