@@ -100,7 +100,7 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None, scale: float | 
     with torch.autocast(q.device.type, enabled=False):
         logits = q.float() @ k.float().transpose(-2, -1) * (scale or q.shape[-1] ** -0.5)
         if bias is not None:
-            logits = logits.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else logits + bias
+            logits = logits.masked_fill(~bias, float("-inf")) if bias.dtype == torch.bool else logits + bias.float()
         return logits.softmax(dim=-1)
 
 

@@ -149,7 +149,7 @@ class ViT(nn.Module):
         `norm` applies the final norm. Attention weights are computed beside the fused kernel, so that asking for
         them changes no bit of the logits.
         """
-        wanted, watched = self._layers(layers), self._layers(attention)
+        wanted, watched = self.block_numbers(layers), self.block_numbers(attention)
         if maps and keep is not None:
             raise ConfigError("maps need every patch: leave out keep, or maps")
         last = self.config.depth - 1
@@ -297,7 +297,8 @@ class ViT(nn.Module):
     def _kept(mask: Tensor | None, keep: Tensor | None) -> Tensor | None:
         return mask if mask is None or keep is None else mask.flatten(1).gather(1, keep)
 
-    def _layers(self, layers: int | Sequence[int] | Literal["all"]) -> list[int]:
+    def block_numbers(self, layers: int | Sequence[int] | Literal["all"]) -> list[int]:
+        """The blocks that are meant, from 0, in order; one that does not exist is an error."""
         depth = self.config.depth
         if layers == "all":
             return list(range(depth))

@@ -1,0 +1,61 @@
+"""What a model attends to, as arrays and drawn.
+
+The arrays. Each takes a model (a `ViT`; `grad_cam` and `saliency` a `ResNet` too) and pixels as the model reads them,
+(batch, channels, height, width), and returns one map for each picture in float32, on the model's device, not scaled.
+Predictions go through the fused kernel; the model's mode, gradients and parameters stay as they are.
+
+    attention_maps(model, pixels, layers="all") -> (batch, layers, heads, rows, columns)
+    rollout(model, pixels) -> (batch, rows, columns)
+    rollout_by_layer(model, pixels) -> (batch, depth, rows, columns)
+    attribution(model, pixels, target=None) -> (batch, rows, columns)
+    attention_gradient(model, pixels, target=None, layer=-1) -> (batch, rows, columns)
+    grad_cam(model, pixels, target=None) -> (batch, rows, columns)
+    saliency(model, pixels, method=None, target=None) -> (batch, rows, columns), by any of METHODS
+
+`target` is a class for all, or one for each picture; by default it is the class that the model predicts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitrail.figures.gradients import attention_gradient, attribution, grad_cam
+    from vitrail.figures.maps import attention_maps, rollout, rollout_by_layer
+    from vitrail.figures.methods import METHODS, Method, saliency
+
+_HOMES = {
+    "METHODS": "methods",
+    "Method": "methods",
+    "attention_gradient": "gradients",
+    "attention_maps": "maps",
+    "attribution": "gradients",
+    "grad_cam": "gradients",
+    "rollout": "maps",
+    "rollout_by_layer": "maps",
+    "saliency": "methods",
+}
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "attention_gradient",
+    "attention_maps",
+    "attribution",
+    "grad_cam",
+    "rollout",
+    "rollout_by_layer",
+    "saliency",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # imported when first used: whoever wants a map does not wait for matplotlib
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitrail.figures' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"vitrail.figures.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
