@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--only", default="", help="rows whose name has this in it, such as '32 x 32: shift'")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
@@ -105,6 +106,8 @@ def main() -> None:
     for what, count, side, size, batch in (("32 x 32", 50_000, 32, 32, 512), ("280 to 224", 2_048, 280, 224, 256)):
         source, decoded = a_set(count, side)
         for title, plan in PLANS.items():
+            if args.only not in f"{what}: {title}":
+                continue
             torch.compiler.reset()  # each plan is compiled for itself
             made = loader(source, decoded, size, batch, plan, args.device, compiled=args.compiled)
             start = time.perf_counter()
