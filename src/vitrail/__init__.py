@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from vitrail.scoring.probing.report import ProbeReport
     from vitrail.scoring.probing.suite import SuiteReport, probe_suite
     from vitrail.scoring.report import Report
+    from vitrail.scoring.stress.report import StressReport
+    from vitrail.scoring.stress.stress import stress
+    from vitrail.shipping.bulk.predict import BulkReport, predict_many
+    from vitrail.serving.serve import serve
     from vitrail.studies.study import study
     from vitrail.training.recipe import Recipe
     from vitrail.training.run import Run
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BulkReport": "shipping.bulk.predict",
     "Classifier": "classifier",
     "PackReport": "data.packing",
     "Prediction": "classifier",
@@ -40,6 +45,7 @@ _HOMES = {
     "ResNet": "model.resnet",
     "ResNetConfig": "model.config",
     "Run": "training.run",
+    "StressReport": "scoring.stress.report",
     "SuiteReport": "scoring.probing.suite",
     "ViT": "model.vit",
     "ViTConfig": "model.config",
@@ -51,15 +57,19 @@ _HOMES = {
     "load": "classifier",
     "models": "model.zoo",
     "pack": "data.packing",
+    "predict_many": "shipping.bulk.predict",
     "probe": "scoring.probing.probe",
     "probe_suite": "scoring.probing.suite",
     "pretrain": "pretraining.pretrain",
     "resume": "pretraining.pretrain",
+    "serve": "serving.serve",
+    "stress": "scoring.stress.stress",
     "study": "studies.study",
     "train": "training.train",
 }
 
 __all__ = [
+    "BulkReport",
     "Classifier",
     "PackReport",
     "Prediction",
@@ -70,6 +80,7 @@ __all__ = [
     "ResNet",
     "ResNetConfig",
     "Run",
+    "StressReport",
     "SuiteReport",
     "ViT",
     "ViTConfig",
@@ -81,10 +92,13 @@ __all__ = [
     "load",
     "models",
     "pack",
+    "predict_many",
     "pretrain",
     "probe",
     "probe_suite",
     "resume",
+    "serve",
+    "stress",
     "study",
     "train",
 ]

@@ -16,6 +16,8 @@ from vitrail.commands.pack import pack
 from vitrail.commands.predict import predict
 from vitrail.commands.pretrain import pretrain
 from vitrail.commands.probe import probe
+from vitrail.commands.serve import serve
+from vitrail.commands.stress import stress
 from vitrail.commands.study import study
 from vitrail.commands.train import train
 from vitrail.errors import VitrailError
@@ -36,7 +38,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was stopped
 )
 
-for command in (train, pretrain, evaluate, probe, study, predict, check, pack, convert, models):
+for command in (train, pretrain, evaluate, probe, stress, study, predict, check, pack, convert, models, serve):
     app.command(command)
 
 

@@ -12,6 +12,7 @@ from PIL import Image
 
 from vitrail.errors import ConfigError
 from vitrail.pictures import dialects
+from vitrail.pictures.bombs import MAX_PIXELS
 from vitrail.pictures.decode import as_picture, decode_at
 from vitrail.pictures.draft import reduction
 from vitrail.pictures.sources import Source
@@ -76,14 +77,18 @@ class Preprocessing:
         return self.measured_pixels(picture)[0]
 
     def measured_pixels(
-        self, picture: Source | Image.Image | NDArray[Any]
+        self,
+        picture: Source | Image.Image | NDArray[Any],
+        *,
+        max_pixels: int = MAX_PIXELS,
+        name: str | None = None,
     ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        """`pixels`, and the (width, height) that the picture has."""
+        """`pixels`, and the (width, height) that the picture has; `max_pixels` and `name` are those of `decode`."""
         if isinstance(picture, Image.Image | np.ndarray) or self.interpolation == "nearest":
-            rgb = as_picture(picture)
+            rgb = as_picture(picture, max_pixels=max_pixels, name=name)
             full = rgb.size
         else:
-            rgb, full = decode_at(picture, self._shrink)
+            rgb, full = decode_at(picture, self._shrink, max_pixels=max_pixels, name=name)
         fitted = self._fit(rgb if self.channels == 3 else rgb.convert("L"), full)
         return np.array(fitted).reshape(*self.size, self.channels), full
 

@@ -1,0 +1,149 @@
+"""The application: all routes, and what starts and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from vitrail.serving.answering import Answering
+from vitrail.serving.computing import Loaded
+from vitrail.serving.docs_page import docs_page
+from vitrail.serving.facts import Facts
+from vitrail.serving.files import Examples, File, page_files
+from vitrail.serving.front import Front
+from vitrail.serving.hosting import Hosted, Models, Source
+from vitrail.serving.metrics import Metrics
+from vitrail.serving.openapi import openapi
+from vitrail.serving.predicting import Predicting
+from vitrail.serving.reception import Reception
+from vitrail.serving.refusals import problem
+from vitrail.serving.settings import Settings
+from vitrail.serving.v2 import V2
+
+_OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json", "/v2/health/live", "/v2/health/ready")
+
+
+@dataclass(frozen=True)
+class App:
+    """What a server runs, and what its process must reach."""
+
+    asgi: ASGIApp
+    starlette: Starlette
+    metrics: Metrics
+
+    @property
+    def models(self) -> Models:
+        """Once it runs."""
+        return self.starlette.state.models
+
+    async def reload(self) -> None:
+        """Loads every model's files again."""
+        for hosted in self.models:
+            await hosted.try_reload()
+
+
+def make_app(
+    loaded: Mapping[str, tuple[Source, Loaded]],
+    settings: Settings,
+    *,
+    token: str | None = None,
+    examples: Path | None = None,
+) -> App:
+    """The application for models that are loaded already, by their names."""
+    metrics = Metrics()
+    decoders = ThreadPoolExecutor(settings.decoders or os.cpu_count() or 1, thread_name_prefix="decode")
+    models = Models()
+    answering = Answering(settings, decoders)
+    facts = Facts(models, answering, metrics, Examples(examples))
+    routes = _routes(facts, Predicting(models, answering), V2(models, answering), settings)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        for name, (source, one) in loaded.items():
+            models.add(Hosted.of(name, one, source, settings, metrics))
+        watchers = [asyncio.create_task(hosted.watch()) for hosted in models] if settings.watch else []
+        try:
+            yield
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            for hosted in models:
+                await hosted.close()
+            decoders.shutdown(wait=False, cancel_futures=True)
+
+    files = page_files()
+    for path, file in files.items():
+        address = "/" if path == "index.html" else f"/page/{path}"
+        routes.append(Route(address, _showing(file), methods=["GET"], name=path))
+    if "index.html" not in files:
+        routes.append(Route("/", _showing(docs_page(settings)), methods=["GET"]))
+    starlette = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _http_error})
+    starlette.state.models, starlette.state.stopping = models, False
+    reception = Reception(starlette, settings)
+    metrics.held.set_function(lambda: reception.held)
+    named = {route.endpoint: route.path for route in routes}
+    asgi = Front(reception, metrics=metrics, token=token, is_open=_is_open, routes=named)
+    return App(asgi, starlette, metrics)
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN or path == "/" or path.startswith("/page/")
+
+
+def _routes(facts: Facts, predicting: Predicting, v2: V2, settings: Settings) -> list[Route]:
+    document = openapi(settings)
+
+    async def show_document(request: Request) -> JSONResponse:
+        return JSONResponse(document)
+
+    read: dict[str, Any] = {
+        "/v1/model": facts.model,
+        "/v1/models": facts.list_models,
+        "/v1/examples": facts.examples,
+        "/v1/examples/{name}": facts.example,
+        "/healthz": facts.health,
+        "/readyz": facts.readiness,
+        "/metrics": facts.metrics,
+        "/openapi.json": show_document,
+        "/docs": _showing(docs_page(settings)),
+        "/v2": v2.server,
+        "/v2/health/live": v2.live,
+        "/v2/health/ready": v2.ready,
+    }
+    send: dict[str, Any] = {
+        "/v1/predict": predicting.predict,
+        "/v1/embed": predicting.embed,
+        "/v2/repository/index": v2.index,
+        "/v2/repository/models/{model}/load": v2.load,
+    }
+    for before in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        read |= {before: v2.model, f"{before}/ready": v2.model_ready, f"{before}/config": v2.config}
+        send[f"{before}/infer"] = v2.infer
+    found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in read.items()]
+    return found + [Route(path, endpoint, methods=["POST"]) for path, endpoint in send.items()]
+
+
+def _showing(file: File) -> Any:
+    async def show(request: Request) -> Response:
+        return file.response(request.headers.get("if-none-match"))
+
+    return show
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    words = {404: "there is nothing here: /docs has what there is", 405: "not with this method"}
+    return problem(error.status_code, words.get(error.status_code, str(error.detail)), dict(error.headers or {}))
