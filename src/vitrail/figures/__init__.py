@@ -11,6 +11,8 @@ Predictions go through the fused kernel; the model's mode, gradients and paramet
     attention_gradient(model, pixels, target=None, layer=-1) -> (batch, rows, columns)
     grad_cam(model, pixels, target=None) -> (batch, rows, columns)
     saliency(model, pixels, method=None, target=None) -> (batch, rows, columns), by any of METHODS
+    removal_curves(model, pixels, maps, target=None, steps=20) -> Curves: deletion and insertion, with their areas
+    random_maps(shape, seed=0) -> maps in random order, to compare with
 
 `target` is a class for all, or one for each picture; by default it is the class that the model predicts.
 """
@@ -24,14 +26,18 @@ if TYPE_CHECKING:
     from vitrail.figures.gradients import attention_gradient, attribution, grad_cam
     from vitrail.figures.maps import attention_maps, rollout, rollout_by_layer
     from vitrail.figures.methods import METHODS, Method, saliency
+    from vitrail.figures.removal import Curves, random_maps, removal_curves
 
 _HOMES = {
+    "Curves": "removal",
     "METHODS": "methods",
     "Method": "methods",
     "attention_gradient": "gradients",
     "attention_maps": "maps",
     "attribution": "gradients",
     "grad_cam": "gradients",
+    "random_maps": "removal",
+    "removal_curves": "removal",
     "rollout": "maps",
     "rollout_by_layer": "maps",
     "saliency": "methods",
@@ -39,11 +45,14 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
+    "Curves",
     "Method",
     "attention_gradient",
     "attention_maps",
     "attribution",
     "grad_cam",
+    "random_maps",
+    "removal_curves",
     "rollout",
     "rollout_by_layer",
     "saliency",

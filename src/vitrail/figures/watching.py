@@ -36,9 +36,14 @@ def chunks(model: ViT | ResNet, pixels: Tensor, *, backward: bool) -> Iterator[T
     if pixels.ndim != 4 or not len(pixels):
         raise VitrailError(f"pixels must be (batch, channels, height, width), not {tuple(pixels.shape)}")
     size = max(1, _ROOM // _bytes_per_picture(model, (pixels.shape[-2], pixels.shape[-1]), backward))
-    weight = next(model.parameters())
     for start in range(0, len(pixels), size):
-        yield pixels[start : start + size].detach().to(weight.device, weight.dtype)
+        yield place(model, pixels[start : start + size])
+
+
+def place(model: nn.Module, pixels: Tensor) -> Tensor:
+    """The pixels where the model is, and in its numbers."""
+    weight = next(model.parameters())
+    return pixels.detach().to(weight.device, weight.dtype)
 
 
 def _bytes_per_picture(model: ViT | ResNet, size: tuple[int, int], backward: bool) -> int:
