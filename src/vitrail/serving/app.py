@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from vitrail.serving.answering import Answering
@@ -29,7 +27,6 @@ from vitrail.serving.metrics import Metrics
 from vitrail.serving.openapi import openapi
 from vitrail.serving.predicting import Predicting
 from vitrail.serving.reception import Reception
-from vitrail.serving.refusals import problem
 from vitrail.serving.settings import Settings
 from vitrail.serving.v2 import V2
 
@@ -41,13 +38,9 @@ class App:
     """What a server runs, and what its process must reach."""
 
     asgi: ASGIApp
-    starlette: Starlette
+    models: Models  # once it runs
+    facts: Facts
     metrics: Metrics
-
-    @property
-    def models(self) -> Models:
-        """Once it runs."""
-        return self.starlette.state.models
 
     async def reload(self) -> None:
         """Loads every model's files again."""
@@ -71,7 +64,7 @@ def make_app(
     routes = _routes(facts, Predicting(models, answering), V2(models, answering), settings)
 
     @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: Any) -> AsyncIterator[None]:
         for name, (source, one) in loaded.items():
             models.add(Hosted.of(name, one, source, settings, metrics))
         watchers = [asyncio.create_task(hosted.watch()) for hosted in models] if settings.watch else []
@@ -90,13 +83,11 @@ def make_app(
         routes.append(Route(address, _showing(file), methods=["GET"], name=path))
     if "index.html" not in files:
         routes.append(Route("/", _showing(docs_page(settings)), methods=["GET"]))
-    starlette = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _http_error})
-    starlette.state.models, starlette.state.stopping = models, False
-    reception = Reception(starlette, settings)
+    reception = Reception(Router(routes, redirect_slashes=False, lifespan=lifespan), settings)
     metrics.held.set_function(lambda: reception.held)
-    named = {route.endpoint: route.path for route in routes}
+    named = {route.endpoint: route.path for route in reversed(routes)}
     asgi = Front(reception, metrics=metrics, token=token, is_open=_is_open, routes=named)
-    return App(asgi, starlette, metrics)
+    return App(asgi, models, facts, metrics)
 
 
 def _is_open(path: str) -> bool:
@@ -141,9 +132,3 @@ def _showing(file: File) -> Any:
         return file.response(request.headers.get("if-none-match"))
 
     return show
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    words = {404: "there is nothing here: /docs has what there is", 405: "not with this method"}
-    return problem(error.status_code, words.get(error.status_code, str(error.detail)), dict(error.headers or {}))

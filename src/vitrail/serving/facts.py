@@ -23,6 +23,7 @@ class Facts:
 
     def __init__(self, models: Models, answering: Answering, metrics: Metrics, examples: Examples) -> None:
         self.models, self.answering, self._metrics, self._examples = models, answering, metrics, examples
+        self.stopping = False  # the server ends: nothing more should be sent here
 
     async def model(self, request: Request) -> JSONResponse:
         hosted = self.models.find(request.query_params.get("model"))
@@ -63,7 +64,7 @@ class Facts:
     async def readiness(self, request: Request) -> JSONResponse:
         """Whether requests should be sent here."""
         states = {hosted.name: hosted.ready and hosted.healthy for hosted in self.models}
-        good = all(states.values()) and not request.app.state.stopping
+        good = all(states.values()) and not self.stopping
         return JSONResponse({"ready": good, "models": states}, 200 if good else 503)
 
     async def metrics(self, request: Request) -> Response:

@@ -9,12 +9,14 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitrail.serving.metrics import Metrics
 from vitrail.serving.refusals import RefusalError, problem
 
+_WORDS = {404: "there is nothing here: /docs has what there is", 405: "not with this method"}
 _ALWAYS = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
 
 
@@ -44,6 +46,7 @@ class Front:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
+        scope["app"] = self  # with it, starlette raises errors instead of answering them itself
         began = time.perf_counter()
         status = 0
 
@@ -58,6 +61,9 @@ class Front:
             await self._answer(scope, receive, sending)
         except ClientDisconnect:
             status = status or 499  # nobody reads it
+        except HTTPException as error:
+            words = _WORDS.get(error.status_code, str(error.detail))
+            await problem(error.status_code, words, dict(error.headers or {}))(scope, receive, sending)
         except RefusalError as refusal:
             await self._refuse(refusal, scope, receive, sending, status)
         except Exception:

@@ -66,7 +66,7 @@ class Server(uvicorn.Server):
         task.add_done_callback(self._reloading.discard)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._app.starlette.state.stopping = True
+        self._app.facts.stopping = True
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
