@@ -1,0 +1,98 @@
+"""The kernel for few tokens computes attention as it is defined; where there is no GPU, in Triton's interpreter."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import vitrail
+from vitrail.model.positions import rotate
+
+CASES = [  # batch, tokens, heads, width, norms, rotations
+    (2, 36, 2, 32, True, True),
+    (3, 64, 2, 64, True, True),
+    (2, 17, 1, 32, False, False),
+    (1, 50, 1, 64, True, False),
+    (2, 1, 1, 32, False, True),
+]
+
+
+def as_defined(qkv, q_weight, k_weight, turn, heads, scale):
+    """In float64, by its definition."""
+    q, k, v = qkv.double().unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    if q_weight is not None:
+        q, k = (nn.functional.rms_norm(x, x.shape[-1:], w.double(), 1e-6) for x, w in ((q, q_weight), (k, k_weight)))
+    if turn is not None:
+        q, k = rotate(q, turn.double()), rotate(k, turn.double())
+    return ((q @ k.mT * scale).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def apart(case, dtype, device):
+    """The largest differences of the result and of every gradient, each over the largest number there is."""
+    from vitrail.model.short_attention import short_attention
+
+    torch.manual_seed(0)
+    batch, tokens, heads, width, norms, rotations = case
+    qkv = torch.randn(batch, tokens, 3 * heads * width, device=device).to(dtype).requires_grad_()
+    weights = [torch.rand(width, device=device).requires_grad_() if norms else None for _ in range(2)]
+    angle = torch.randn(batch if tokens == 36 else 1, 1, tokens, width // 2, device=device)
+    turn = torch.stack([angle.cos(), angle.sin()]) if rotations else None
+    learn = [x for x in (qkv, *weights) if x is not None]
+    results = []
+    for found in (
+        short_attention(qkv, *weights, turn, heads, width**-0.5, 1e-6),
+        as_defined(qkv, *weights, turn, heads, width**-0.5),
+    ):
+        torch.manual_seed(1)
+        upstream = torch.randn(found.shape, device=device)
+        results.append([found, *torch.autograd.grad(found, learn, upstream.to(found.dtype))])
+    return [float((a.double() - b).abs().max() / b.abs().max()) for a, b in zip(*results, strict=True)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself is tested")
+def test_its_steps_are_those_of_the_definition():
+    """In float32, to 2e-6. In a process of its own, since Triton reads its setting once."""
+    script = (
+        "from tests.model.test_short_attention import CASES, apart\n"
+        "import torch\n"
+        "print(max(max(apart(case, torch.float32, 'cpu')) for case in CASES))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 2e-6
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernel_computes_the_definition(case):
+    assert max(apart(case, torch.bfloat16, "cuda")) < 0.02
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_has_the_gradients_it_has_without_the_kernel(compiled, monkeypatch):
+    """In bfloat16: as far from those of float32 as without it, or nearer, to a tenth."""
+    options = {"img_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 2, "num_heads": 2, "num_classes": 10}
+    options |= {"norm": "rms", "qk_norm": True, "rope": True, "class_token": False, "pool": "mean"}
+    torch.manual_seed(0)
+    model = vitrail.create("vit_ti16", **options).cuda().train()
+    pictures, labels = torch.randn(8, 3, 32, 32, device="cuda"), torch.arange(8, device="cuda")
+
+    def gradients(forward, low):
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=low):
+            loss = nn.functional.cross_entropy(forward(pictures).float(), labels)
+        loss.backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    exact = gradients(model, False)
+    with_it = gradients(torch.compile(model) if compiled else model, True)
+    monkeypatch.setattr("vitrail.model.attention.HAS_TRITON", False)
+    without = gradients(model, True)
+    far, usual = ((found - exact).norm() / exact.norm() for found in (with_it, without))
+    assert 0 < far < 1.1 * usual + 1e-3
