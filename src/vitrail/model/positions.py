@@ -56,7 +56,7 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
     """Turns neighbouring channels of `x` (batch, heads, tokens, head_dim) by `turn` (2, …, tokens, head_dim / 2)."""
     cos, sin = turn.to(x.dtype).repeat_interleave(2, dim=-1)
     # neighbours exchanged in place, not even and odd ones apart: a compiler then reads memory in one stream
-    exchanged = x.unflatten(-1, (-1, 2)).flip(-1) * x.new_tensor([-1.0, 1.0])
+    exchanged = x.reshape(*x.shape[:-1], -1, 2).flip(-1) * x.new_tensor([-1.0, 1.0])
     return x * cos + exchanged.flatten(-2) * sin
 
 
