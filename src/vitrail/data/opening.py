@@ -37,7 +37,7 @@ def open_source(
     text = os.path.expanduser(os.fspath(data))
     there = os.path.exists(text)
     folder = os.path.isdir(text)
-    if _holds_shards(text) if folder else _names_shards(text):
+    if holds_shards(text) if folder else _names_shards(text):
         from vitrail.data.shards import from_shards
 
         return from_shards(text, group_by=group_by)
@@ -59,10 +59,14 @@ def open_source(
 
 def _names_shards(text: str) -> bool:
     """An address elsewhere, an archive, or a pattern of archives."""
-    return "://" in text or text.lower().endswith(_ARCHIVES)
+    return "://" in text or is_archive(text)
 
 
-def _holds_shards(folder: str) -> bool:
+def is_archive(name: str) -> bool:
+    return name.lower().endswith(_ARCHIVES)
+
+
+def holds_shards(folder: str) -> bool:
     """Archives and no folders: where there are both, as in ImageNet unpacked, the pictures are in the folders."""
     archives = False
     try:
@@ -72,7 +76,7 @@ def _holds_shards(folder: str) -> bool:
                     continue
                 if entry.is_dir():
                     return False
-                archives = archives or entry.name.lower().endswith(_ARCHIVES)
+                archives = archives or is_archive(entry.name)
     except OSError:  # whoever reads the folder will say why it cannot
         return False
     return archives

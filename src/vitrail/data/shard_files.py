@@ -140,11 +140,12 @@ def _list_remote(pattern: str) -> list[ShardFile]:
             facts = fs.info(name)
             if facts.get("size") is None:
                 raise DataError(f"{printable(name)}: its server does not say how long it is; use another server")
-            files.append(ShardFile(str(fs.unstrip_protocol(name)), int(facts["size"]), _stamp(facts)))
+            files.append(ShardFile(str(fs.unstrip_protocol(name)), int(facts["size"]), stamp(facts)))
         return files
 
 
-def _stamp(facts: dict[str, Any]) -> str:
+def stamp(facts: dict[str, Any]) -> str:
+    """What a storage says of a file that changes when it is written again."""
     for key in ("ETag", "etag", "md5Hash", "LastModified", "Last-Modified", "mtime", "created"):
         if facts.get(key):
             return f"{key} {facts[key]}"

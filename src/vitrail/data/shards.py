@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vitrail.data.grouping import groups_by_name
 from vitrail.data.notes import class_notes
 from vitrail.data.samples import Integers
-from vitrail.data.shard_files import Range, common_folder, find_shards, is_remote, plain_address, storage_of
+from vitrail.data.shard_files import Range, ShardFile, common_folder, find_shards, is_remote, plain_address, storage_of
 from vitrail.data.shard_index import Index, Progress, read_classes, store_index, stored_index
 from vitrail.data.shard_scan import scan
 from vitrail.data.source import Readable, Source
@@ -81,7 +81,7 @@ def from_shards(address: str | os.PathLike[str], *, group_by: str | None = None)
 
     `group_by` is a pattern: see `vitrail.data.grouping`.
     """
-    index, notes = open_index(address)
+    index, notes = open_index(find_shards(address), whole_folder=_is_folder(address))
     samples = index.samples
     if group_by is not None:
         samples = replace(samples, groups=groups_by_name(samples.names, group_by))
@@ -100,15 +100,14 @@ def make_index(address: str | os.PathLike[str], progress: Progress | None = None
     return store_index(index, whole_folder=_is_folder(address))
 
 
-def open_index(address: str | os.PathLike[str]) -> tuple[Index, tuple[str, ...]]:
+def open_index(files: tuple[ShardFile, ...], *, whole_folder: bool) -> tuple[Index, tuple[str, ...]]:
     """The index of these shards, made and kept where there is none that fits; and what their owner should know."""
-    files = find_shards(address)
     index = stored_index(files, read_classes(common_folder(files))[1])
     if index is not None:
         return index, ()
     index = scan(files)
     try:
-        store_index(index, whole_folder=_is_folder(address))
+        store_index(index, whole_folder=whole_folder)
     except DataError as error:
         return index, (f"{error}; until then the shards are read through at every start",)
     return index, ()

@@ -18,13 +18,13 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # file systems of so
 class FolderLock:
     """Held until `release`, until nothing refers to it, or until the process ends, however it ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, otherwise: str = "train into another run") -> None:
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.release = weakref.finalize(self, os.close, handle)
-        self.held = self._take(handle, folder)  # False where files know no locks
+        self.held = self._take(handle, folder, otherwise)  # False where files know no locks
         _HELD.add(self)
 
-    def _take(self, handle: int, folder: Path) -> bool:
+    def _take(self, handle: int, folder: Path, otherwise: str) -> bool:
         until = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -33,7 +33,7 @@ class FolderLock:
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise VitrailError(
-                        f"another process is writing to {folder}: wait for it, stop it, or train into another run"
+                        f"another process is writing to {folder}: wait for it, stop it, or {otherwise}"
                     ) from None
                 time.sleep(0.05)
             except OSError as error:
