@@ -287,11 +287,10 @@ def test_models_of_all_kinds_are_served_and_seen(changes: dict, tmp_path: Path) 
         np.testing.assert_allclose(logits_of(removed["predictions"][0]), wanted[0], atol=1e-5)
 
 
-def test_a_resnet_has_panes_and_attribution_and_no_attention(tmp_path: Path) -> None:
+def test_a_resnet_has_panes_and_attribution_and_no_attention() -> None:
     torch.manual_seed(0)
     config = vitrail.ResNetConfig(img_size=32, layers=(1, 1), width=32, small_stem=True, num_classes=4, zero_head=False)
-    folder = vitrail.Classifier(vitrail.ResNet(config)).save(tmp_path / "resnet")
-    with running(folder) as server:
+    with running(vitrail.Classifier(vitrail.ResNet(config))) as server:
         facts = server.get("/v1/model").json()
         assert (facts["kind"], facts["can"]["attention"], facts["can"]["remove"]) == ("resnet", False, False)
         (row,) = server.post("/v1/predict?attention=true&drop=2", content=picture()).json()["predictions"]
