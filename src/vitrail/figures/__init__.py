@@ -13,6 +13,12 @@ Predictions go through the fused kernel; the model's mode, gradients and paramet
     saliency(model, pixels, method=None, target=None) -> (batch, rows, columns), by any of METHODS
     removal_curves(model, pixels, maps, target=None, steps=20) -> Curves: deletion and insertion, with their areas
     random_maps(shape, seed=0) -> maps in random order, to compare with
+    attention_distance(model, pixels) -> (batch, depth, heads), in pixels
+    patch_features(model, pixels, layer=-1) -> (batch, width, rows, columns); of them:
+    patch_colours(features) -> (batch, rows, columns, 3); patch_similarity(features, patch) -> (batch, rows, columns)
+    token_norms(model, pixels) -> (batch, depth, rows, columns)
+    filter_components(model, count=28) -> Components: filters (count, channels, height, width), share (count,)
+    position_similarity(model) -> kind: (rows, columns, rows, columns)
 
 `target` is a class for all, or one for each picture; by default it is the class that the model predicts.
 """
@@ -27,8 +33,18 @@ if TYPE_CHECKING:
     from vitrail.figures.maps import attention_maps, rollout, rollout_by_layer
     from vitrail.figures.methods import METHODS, Method, saliency
     from vitrail.figures.removal import Curves, random_maps, removal_curves
+    from vitrail.figures.structure import Components, attention_distance, filter_components, position_similarity
+    from vitrail.figures.tokens import patch_colours, patch_features, patch_similarity, token_norms
 
 _HOMES = {
+    "Components": "structure",
+    "attention_distance": "structure",
+    "filter_components": "structure",
+    "position_similarity": "structure",
+    "patch_colours": "tokens",
+    "patch_features": "tokens",
+    "patch_similarity": "tokens",
+    "token_norms": "tokens",
     "Curves": "removal",
     "METHODS": "methods",
     "Method": "methods",
@@ -45,17 +61,25 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
+    "Components",
     "Curves",
     "Method",
+    "attention_distance",
     "attention_gradient",
     "attention_maps",
     "attribution",
+    "filter_components",
     "grad_cam",
+    "patch_colours",
+    "patch_features",
+    "patch_similarity",
+    "position_similarity",
     "random_maps",
     "removal_curves",
     "rollout",
     "rollout_by_layer",
     "saliency",
+    "token_norms",
 ]
 
 
