@@ -83,10 +83,10 @@ def make_app(
         routes.append(Route(address, _showing(file), methods=["GET"], name=path))
     if "index.html" not in files:
         routes.append(Route("/", _showing(docs_page(settings)), methods=["GET"]))
-    reception = Reception(Router(routes, redirect_slashes=False, lifespan=lifespan), settings)
-    metrics.held.set_function(lambda: reception.held)
+    router = Router(routes, redirect_slashes=False, lifespan=lifespan)
     named = {route.endpoint: route.path for route in reversed(routes)}
-    asgi = Front(reception, metrics=metrics, token=token, is_open=_is_open, routes=named)
+    asgi = Reception(Front(router, metrics=metrics, token=token, is_open=_is_open, routes=named), settings)
+    metrics.held.set_function(lambda: asgi.held)
     return App(asgi, models, facts, metrics)
 
 

@@ -52,6 +52,7 @@ class _Intake:
         self._complete = not chunked and not self._promised
         self._gone = False
         self._linger = False
+        self._slow = False
 
     async def receive(self) -> Message:
         if self._complete or self._gone:
@@ -81,13 +82,14 @@ class _Intake:
             async with asyncio.timeout(self._started + allowed - time.monotonic()):
                 return await self._receive()
         except TimeoutError:
+            self._slow = True
             raise RefusalError(408, "the body came too slowly", reason="slow") from None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and not (self._complete or self._gone):
             left = None if self._promised is None else self._promised - self.size
-            if left is None or left > _FEW or not await self._read_on(left):
-                self._linger = True
+            if self._slow or left is None or left > _FEW or not await self._read_on(left):
+                self._linger = not self._slow
                 message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
         elif message["type"] == "http.response.body" and self._linger and not message.get("more_body", False):
             # an answer to a client that still sends would be lost with the connection
@@ -109,4 +111,5 @@ class _Intake:
                     if not message.get("more_body", False):
                         self._complete = True
                         break
+        self._slow = not self._complete
         return self._complete
