@@ -17,13 +17,18 @@ from vitrail.scoring.stress.dice import Dice
 @dataclass(frozen=True)
 class Attack:
     """eps: how far a value, from 0 to 1, may move; 1 is anywhere. Each of the steps moves by 2.5 eps / steps along the
-    sign of the gradient, then back into the bounds, as is usual (Madry et al., 2018)."""
+    sign of the gradient, then back into the bounds, as is usual (Madry et al., 2018). The worst picture that was met
+    on the way counts."""
 
     eps: float = 1.0
     steps: int = 10
 
+    @property
+    def step(self) -> float:
+        return 2.5 * self.eps / self.steps
+
     def describe(self) -> str:
-        return f"projected gradient, {self.steps} steps of {2.5 * self.eps / self.steps:g}, eps {self.eps:g}"
+        return f"projected gradient, {self.steps} steps of {self.step:.3g}, eps {self.eps:g}"
 
 
 def squares(dice: Dice, size: tuple[int, int], share: float) -> Tensor:
@@ -46,14 +51,20 @@ def attacked(
     and make the bounds: a value from 0 to 1 stays one. The loss that climbs is the cross-entropy of the label."""
     low = torch.maximum(inputs - attack.eps / std, (0 - mean) / std)
     high = torch.minimum(inputs + attack.eps / std, (1 - mean) / std)
-    step = 2.5 * attack.eps / attack.steps / std
-    now = inputs.detach().clone()
+    step = attack.step / std
+    now = best = inputs.detach().clone()
+    worst = torch.full((len(inputs),), -torch.inf, device=inputs.device)
     with at_rest(model), torch.inference_mode(False), torch.enable_grad():
-        for _ in range(attack.steps):
+        for number in range(attack.steps + 1):
             now = now.clone().requires_grad_()
-            loss = F.cross_entropy(model(now).float(), labels, reduction="sum")
-            (slope,) = torch.autograd.grad(loss, now)
+            loss = F.cross_entropy(model(now).float(), labels, reduction="none")
             with torch.no_grad():
-                moved = torch.minimum(torch.maximum(now + step * slope.sign(), low), high)
-                now = torch.where(where, moved, inputs)
-    return now.detach()
+                better = loss > worst
+                worst = torch.where(better, loss, worst)
+                best = torch.where(better[:, None, None, None], now, best)
+            if number < attack.steps:
+                (slope,) = torch.autograd.grad(loss.sum(), now)
+                with torch.no_grad():
+                    moved = torch.minimum(torch.maximum(now + step * slope.sign(), low), high)
+                    now = torch.where(where, moved, inputs)
+    return best.detach()

@@ -150,7 +150,7 @@ class Subject:
         if not len(state.get("samples", ())):
             raise DataError(f"none of the {len(self.subset):,} pictures of {self.subset.source.name} can be read")
         right = int((state["answer"] == state["label"]).sum())
-        return Outcome(right, len(state["samples"]), float(state["loss"].mean()))
+        return Outcome(right, len(state["samples"]), float(state["loss"].numpy().mean()))
 
     def table(self, make: Callable[[Seen], Tensor]) -> Tensor:
         """A row for each picture, on the CPU, by its place in the subset."""
