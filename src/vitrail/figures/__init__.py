@@ -19,8 +19,15 @@ Predictions go through the fused kernel; the model's mode, gradients and paramet
     token_norms(model, pixels) -> (batch, depth, rows, columns)
     filter_components(model, count=28) -> Components: filters (count, channels, height, width), share (count,)
     position_similarity(model) -> kind: (rows, columns, rows, columns)
+    overlay(picture, map) -> uint8 (height, width, 3): one map, as an array, over the picture it belongs to
 
 `target` is a class for all, or one for each picture; by default it is the class that the model predicts.
+
+The figures. Each takes a classifier, or what `vitrail.load` reads, and a picture of any kind, and returns `Drawn`: a
+dictionary of arrays, and a matplotlib figure.
+
+    attention, heads, explanation, deletion, tokens, similarity (model, picture)
+    distances, norms (model, pictures); filters, positions (model)
 """
 
 from __future__ import annotations
@@ -29,22 +36,48 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.figures.features import patch_colours, patch_features, patch_similarity, token_norms
     from vitrail.figures.gradients import attention_gradient, attribution, grad_cam
     from vitrail.figures.maps import attention_maps, rollout, rollout_by_layer
     from vitrail.figures.methods import METHODS, Method, saliency
+    from vitrail.figures.overlays import overlay
     from vitrail.figures.removal import Curves, random_maps, removal_curves
+    from vitrail.figures.shown import (
+        Drawn,
+        attention,
+        deletion,
+        distances,
+        explanation,
+        filters,
+        heads,
+        norms,
+        positions,
+        similarity,
+        tokens,
+    )
     from vitrail.figures.structure import Components, attention_distance, filter_components, position_similarity
-    from vitrail.figures.tokens import patch_colours, patch_features, patch_similarity, token_norms
 
 _HOMES = {
+    "Drawn": "shown",
+    "attention": "shown",
+    "deletion": "shown",
+    "distances": "shown",
+    "explanation": "shown",
+    "filters": "shown",
+    "heads": "shown",
+    "norms": "shown",
+    "positions": "shown",
+    "similarity": "shown",
+    "tokens": "shown",
+    "overlay": "overlays",
     "Components": "structure",
     "attention_distance": "structure",
     "filter_components": "structure",
     "position_similarity": "structure",
-    "patch_colours": "tokens",
-    "patch_features": "tokens",
-    "patch_similarity": "tokens",
-    "token_norms": "tokens",
+    "patch_colours": "features",
+    "patch_features": "features",
+    "patch_similarity": "features",
+    "token_norms": "features",
     "Curves": "removal",
     "METHODS": "methods",
     "Method": "methods",
@@ -63,23 +96,35 @@ __all__ = [
     "METHODS",
     "Components",
     "Curves",
+    "Drawn",
     "Method",
+    "attention",
     "attention_distance",
     "attention_gradient",
     "attention_maps",
     "attribution",
+    "deletion",
+    "distances",
+    "explanation",
     "filter_components",
+    "filters",
     "grad_cam",
+    "heads",
+    "norms",
+    "overlay",
     "patch_colours",
     "patch_features",
     "patch_similarity",
     "position_similarity",
+    "positions",
     "random_maps",
     "removal_curves",
     "rollout",
     "rollout_by_layer",
     "saliency",
+    "similarity",
     "token_norms",
+    "tokens",
 ]
 
 

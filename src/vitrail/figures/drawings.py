@@ -1,0 +1,190 @@
+"""Figures of one picture, from the arrays. Call them, and save what they return, inside `pages.plots.drawing()`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from vitrail.figures.overlays import HEAT, Floats, Pixels, in_colour, of_the_mean, overlay, scaled
+from vitrail.pages.document import colours
+from vitrail.pages.plots import bare, label_of, new_figure
+
+TITLES = {
+    "attribution": "attribution",
+    "attention_gradient": "attention × gradient",
+    "grad_cam": "Grad-CAM",
+    "rollout": "rollout",
+    "random": "random order",
+}
+_MARK = "#ff3b30"
+_LINES = {"attribution": "one", "attention_gradient": "two", "grad_cam": "three", "rollout": "bad", "random": "four"}
+
+
+def draw_attention(picture: Pixels, by_layer: Floats, total: Floats) -> Figure:
+    """Figure 6: the picture, what reaches the head by rollout, and the same after each layer."""
+    relative, whole = of_the_mean(by_layer), of_the_mean(total)
+    every = np.concatenate([relative, whole[None]])
+    span = (float(np.quantile(every, 0.005)), float(np.quantile(every, 0.995)))
+    depth, columns = len(by_layer), min(len(by_layer), 6 if len(by_layer) <= 12 else 8)
+    rows = math.ceil(depth / columns)
+    shape = picture.shape[0] / picture.shape[1]
+    small = 1.28 * shape
+    figure = new_figure(8.4, 3.3 * shape + rows * (small + 0.32) + 0.5)
+    heights = [3.3 * shape + 0.4, rows * (small + 0.32)]
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
+    first, second = top.subplots(1, 2)
+    _show(first, in_colour(picture), "the picture, as the model sees it")
+    _show(second, overlay(picture, whole, span), f"attention rollout through all {depth} layers")
+    bar(second, HEAT, span, "times the mean of all patches")
+    panes = np.atleast_1d(bottom.subplots(rows, columns)).ravel()
+    for layer, axes in enumerate(panes):
+        if layer < depth:
+            _show(axes, overlay(picture, relative[layer], span))
+            axes.set_title(f"to layer {layer + 1}", fontsize=8.5, fontweight="normal")
+        else:
+            axes.set_visible(False)
+    return figure
+
+
+def draw_heads(maps: Floats) -> Figure:
+    """Raw attention of the head's tokens: a column for each layer, a row for each head."""
+    depth, heads = maps.shape[:2]
+    shape = maps.shape[2] / maps.shape[3]
+    side = max(0.4, min(0.85, 10 / depth))
+    figure = Figure(figsize=(depth * side + 1.2, heads * side * shape + 0.75))
+    figure.set_layout_engine("constrained", w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)
+    panes = figure.subplots(heads, depth, squeeze=False)
+    for (head, layer), axes in np.ndenumerate(panes):
+        axes.imshow(scaled(maps[layer, head]), cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
+        _frameless(axes)
+        if head == heads - 1:
+            axes.set_xlabel(str(layer + 1), fontsize=8)
+        if layer == 0:
+            axes.set_ylabel(str(head + 1), fontsize=8, rotation=0, ha="right", va="center")
+    figure.supxlabel("layer", fontsize=9.5, color=colours()["soft"])
+    figure.supylabel("head", fontsize=9.5, color=colours()["soft"])
+    line = figure.colorbar(ScalarMappable(Normalize(0, 1), HEAT), ax=panes, pad=0.01, aspect=25)
+    line.set_label("share of the map's\nlargest", fontsize=8.5)
+    line.ax.tick_params(labelsize=8)
+    line.outline.set_visible(False)
+    return figure
+
+
+def draw_explanations(picture: Pixels, maps: Mapping[str, Floats], class_name: str) -> Figure:
+    """Beside the picture: what speaks for a class, by each method."""
+    shape = picture.shape[0] / picture.shape[1]
+    figure = new_figure(2.25 * (1 + len(maps)) + 0.5, 2.1 * shape + 0.5)
+    panes = figure.subplots(1, 1 + len(maps))
+    _show(panes[0], in_colour(picture), label_of(class_name, 26))
+    for axes, (name, values) in zip(panes[1:], maps.items(), strict=True):
+        _show(axes, overlay(picture, values), TITLES[name])
+    bar(panes[-1], HEAT, (0, 1), "share of the largest")
+    return figure
+
+
+def draw_removal(lines: Mapping[str, tuple[Floats, Floats, Floats]], class_name: str) -> Figure:
+    """Deletion and insertion: (fractions, deletion, insertion) of each method, with their areas."""
+    figure = new_figure(9.6, 3.5)
+    for place, (axes, title, better) in enumerate(
+        zip(figure.subplots(1, 2, sharey=True), ("Deletion", "Insertion"), ("less", "more"), strict=True)
+    ):
+        for name, line in lines.items():
+            area = float(np.trapezoid(line[1 + place], line[0]))
+            style = "--" if name == "random" else "-"
+            colour = colours()[_LINES[name]]
+            axes.plot(line[0], line[1 + place], style, color=colour, linewidth=1.8, label=f"{area:.3f}  {TITLES[name]}")
+        axes.set_title(f"{title}: area, {better} is better")
+        axes.set_xlabel(f"patches {'removed' if place == 0 else 'shown'}, the most salient first")
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1.02)
+        box = axes.legend(loc="upper right" if place == 0 else "lower right", frameon=True, framealpha=0.85)
+        box.get_frame().set(facecolor=colours()["card"], linewidth=0)
+        if place == 0:
+            axes.set_ylabel(f"probability of {label_of(class_name, 30)}")
+    return figure
+
+
+def draw_tokens(
+    picture: Pixels, colour: Floats, similarity: Floats, patch: tuple[int, int], norms: Floats | None
+) -> Figure:
+    """Features as colours, the likeness of one patch to all, and the lengths of tokens."""
+    count = 3 + (norms is not None)
+    shape = picture.shape[0] / picture.shape[1]
+    figure = new_figure(2.6 * count + 1.0, 2.4 * shape + 0.5)
+    panes = figure.subplots(1, count)
+    _similar(panes[0], panes[2], picture, similarity, patch)
+    _show(panes[1], colour, "features: 3 components")
+    if norms is not None:
+        _show(panes[3], norms, "length of tokens, last layer", cmap="magma")
+        bar(panes[3], "magma", (float(norms.min()), float(norms.max())), "length")
+    return figure
+
+
+def draw_similarity(picture: Pixels, similarity: Floats, patch: tuple[int, int]) -> Figure:
+    """The likeness of one patch to all."""
+    shape = picture.shape[0] / picture.shape[1]
+    figure = new_figure(6.6, 2.9 * shape + 0.6)
+    left, right = figure.subplots(1, 2)
+    _similar(left, right, picture, similarity, patch)
+    return figure
+
+
+def _similar(left: Axes, right: Axes, picture: Pixels, similarity: Floats, patch: tuple[int, int]) -> None:
+    """The picture, and the likeness of one patch to all, both with the patch marked."""
+    _show(left, in_colour(picture), "the picture, one patch marked")
+    _show(right, similarity, "likeness to the marked patch", cmap="viridis")
+    bar(right, "viridis", (float(similarity.min()), float(similarity.max())), "cosine")
+    height, width = picture.shape[0] / similarity.shape[0], picture.shape[1] / similarity.shape[1]
+    for axes, (h, w) in ((left, (height, width)), (right, (1.0, 1.0))):
+        corner = (patch[1] * w - 0.5, patch[0] * h - 0.5)
+        axes.add_patch(Rectangle(corner, w, h, fill=False, edgecolor=_MARK, linewidth=1.8))
+
+
+def draw_norms(norms: Floats, names: Sequence[str] = ("median", "99% are shorter", "longest")) -> Figure:
+    """How long tokens are after each layer, over (pictures, depth, rows, columns)."""
+    flat = norms.transpose(1, 0, 2, 3).reshape(norms.shape[1], -1)
+    figure = new_figure(6.6, 3.4)
+    axes = figure.add_subplot()
+    layers = np.arange(1, len(flat) + 1)
+    for name, part, colour in zip(names, (0.5, 0.99, 1.0), ("one", "two", "bad"), strict=True):
+        axes.plot(layers, np.quantile(flat, part, axis=1), "o-", color=colours()[colour], markersize=4, label=name)
+    axes.set_title("Length of the patches' tokens")
+    axes.set_xlabel("layer")
+    axes.set_ylabel("length")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="upper left")
+    return figure
+
+
+def bar(axes: Axes, cmap: str, span: tuple[float, float], label: str) -> None:
+    """A colour bar beside an axes, without a frame."""
+    mappable = ScalarMappable(Normalize(*span), matplotlib.colormaps[cmap])
+    figure = axes.figure
+    line = figure.colorbar(mappable, ax=axes, fraction=0.05, pad=0.03)
+    line.set_label(label, fontsize=9)
+    line.outline.set_visible(False)
+
+
+def _show(axes: Axes, values: Floats | Pixels, title: str | None = None, cmap: str | None = None) -> None:
+    axes.imshow(values, cmap=cmap, interpolation="nearest")
+    _frameless(axes)
+    if title:
+        axes.set_title(title, fontsize=9.5)
+
+
+def _frameless(axes: Axes) -> None:
+    bare(axes)
+    axes.set_xticks([])
+    axes.set_yticks([])

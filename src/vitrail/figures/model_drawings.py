@@ -1,0 +1,105 @@
+"""Figure 7, from the arrays: filters, positions, and how far heads look."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from vitrail.figures.drawings import bar
+from vitrail.figures.overlays import Floats
+from vitrail.pages.document import colours
+from vitrail.pages.plots import bare, new_figure
+
+_MOST_PLACES = 14  # rows and columns of places that are drawn; more would be too small to see
+POSITIONS = {
+    "learned": ("Learned position embeddings", "cosine"),
+    "fixed": ("Sine and cosine position embeddings", "cosine"),
+    "rope": ("Rotary positions", "cosine of the turns"),
+    "bias": ("Relative bias, mean of heads and layers", "added to attention's logits"),
+}
+
+
+def draw_filters(filters: Floats, share: Floats) -> Figure:
+    """Figure 7, left: principal components of the filters, each with its share of the variance."""
+    count, columns = len(filters), min(7, len(filters))
+    rows = math.ceil(count / columns)
+    shape = filters.shape[2] / filters.shape[3]
+    figure = new_figure(columns * 0.95 + 0.4, rows * (0.95 * shape + 0.12) + 0.7)
+    figure.suptitle("Principal components of the filters that read pixels", fontsize=11, fontweight="bold")
+    for place, axes in enumerate(np.atleast_1d(figure.subplots(rows, columns)).ravel()):
+        if place >= count:
+            axes.set_visible(False)
+            continue
+        axes.imshow(_as_picture(filters[place]), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+        bare(axes)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_title(f"{share[place]:.1%}", fontsize=7.5, fontweight="normal", pad=2, loc="center")
+    return figure
+
+
+def _as_picture(values: Floats) -> Floats:
+    """(height, width, 3), or (height, width) where there are not three channels: grey is zero."""
+    values = values.transpose(1, 2, 0) if values.shape[0] == 3 else values.mean(axis=0)
+    return 0.5 + 0.5 * values / max(float(np.abs(values).max()), 1e-12)
+
+
+def draw_positions(values: Floats, kind: str) -> Figure:
+    """Figure 7, centre: for each place of the grid, its likeness to all places."""
+    rows, columns = values.shape[:2]
+    picked = [_spread(rows), _spread(columns)]
+    title, unit = POSITIONS[kind]
+    low, high = (-1.0, 1.0) if kind != "bias" else (float(values.min()), float(values.max()))
+    shape = len(picked[0]) * rows / (len(picked[1]) * columns)
+    wide = 6.4 if shape <= 1 else 6.4 / shape
+    figure = new_figure(wide + 1.2, wide * shape + 0.75)
+    axes = figure.add_subplot()
+    image = axes.imshow(_tiled(values, *picked), cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
+    image.cmap.set_bad(colours()["card"])
+    bare(axes)
+    for ticks, places, side in ((axes.set_yticks, picked[0], rows), (axes.set_xticks, picked[1], columns)):
+        ticks([place * (side + 1) + (side - 1) / 2 for place in range(len(places))], [str(one + 1) for one in places])
+    axes.tick_params(labelsize=8)
+    shown = "" if len(picked[0]) * len(picked[1]) == rows * columns else ", some of the places"
+    axes.set_title(f"{title}, {rows} × {columns}{shown}")
+    axes.set_xlabel("column of the patch")
+    axes.set_ylabel("row of the patch")
+    bar(axes, "viridis", (low, high), unit)
+    return figure
+
+
+def _spread(length: int) -> list[int]:
+    if length <= _MOST_PLACES:
+        return list(range(length))
+    return sorted({round(place) for place in np.linspace(0, length - 1, 10)})
+
+
+def _tiled(values: Floats, rows: list[int], columns: list[int]) -> Floats:
+    """One picture of all the maps, a pixel apart."""
+    height, width = values.shape[2] + 1, values.shape[3] + 1
+    tiles = np.full((len(rows) * height - 1, len(columns) * width - 1), np.nan)
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            tiles[i * height : (i + 1) * height - 1, j * width : (j + 1) * width - 1] = values[row, column]
+    return tiles
+
+
+def draw_distances(distances: Floats, pictures: int) -> Figure:
+    """Figure 7, right: how far each head looks, (depth, heads), against depth."""
+    figure = new_figure(6.6, 3.8)
+    axes = figure.add_subplot()
+    depth, heads = distances.shape
+    layers = np.repeat(np.arange(1, depth + 1), heads)
+    axes.scatter(layers, distances.ravel(), s=22, color=colours()["one"], alpha=0.65, linewidths=0, label="one head")
+    mean = distances.mean(axis=1)
+    axes.plot(range(1, depth + 1), mean, color=colours()["two"], linewidth=1.6, label="mean of the layer")
+    axes.set_title("How far heads look")
+    axes.set_xlabel("layer")
+    axes.set_ylabel(f"mean attention distance, pixels\n({pictures} picture{'s' if pictures > 1 else ''})")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="lower right")
+    return figure
