@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -32,7 +31,7 @@ def predict(
     sources: Annotated[list[str], Parameter(negative="", allow_leading_hyphen=True, validator=_no_flag)],
     /,
     *,
-    out: Path | None = None,
+    out: str | None = None,
     top: int = 1,
     features: Flag = False,
     img_size: int | None = None,

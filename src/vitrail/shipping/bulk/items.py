@@ -89,12 +89,10 @@ def _request(addresses: list[str]) -> list[bytes | Exception]:
     try:
         storage, _ = open_storage(addresses[0])
         paths = [open_storage(address)[1] for address in addresses]
-        answers = storage.cat(list(dict.fromkeys(paths)), on_error="return")
+        # not `cat`, which would take a name with a bracket in it for a pattern
+        return list(storage.cat_ranges(paths, [None] * len(paths), [None] * len(paths), on_error="return"))
     except Exception as error:  # a storage may raise anything
         return [error] * len(addresses)
-    if not isinstance(answers, dict):
-        return [answers] * len(addresses)
-    return [answers.get(path, FileNotFoundError(path)) for path in paths]
 
 
 def _is_final(error: Exception) -> bool:

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Ledger:
     def __init__(self, folder: Path, shown: str) -> None:
         self.folder = folder
         self.shown = shown  # how the user called the output
-        self.is_new = not folder.exists()
+        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FolderLock(folder, "choose another --out")
         self._clear()
@@ -107,8 +108,11 @@ class Ledger:
     def close(self) -> None:
         """Lets another process have it; of a job that never began, nothing is left."""
         self._lock.release()
-        if self.job is None and self.is_new:
+        if self.job is None and self._made:
             shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):  # others may use it by now
+                for path in self._made[1:]:
+                    path.rmdir()
 
 
 def _is_there(path: Path, size: int) -> bool:

@@ -30,7 +30,7 @@ class Listing:
         digest, offsets, count, has_truth = hashlib.blake2b(digest_size=16), array("q"), 0, False
         with path.open("wb") as file:
             for item in items:
-                line = json.dumps(item).encode() + b"\n"  # ASCII alone: names that are no UTF-8 survive
+                line = to_text(item).encode() + b"\n"
                 digest.update(line)
                 if count % _STEP == 0:
                     offsets.append(file.tell())
@@ -46,4 +46,14 @@ class Listing:
         with self.path.open("rb") as file:
             file.seek(self._offsets[start // _STEP])
             for line in islice(file, start % _STEP, start % _STEP + stop - start):
-                yield Item(*json.loads(line))
+                yield from_text(line)
+
+
+def to_text(item: Item) -> str:
+    """One line of ASCII: names that are no UTF-8 survive. Most items lie where their path says."""
+    return json.dumps(item._replace(place="") if item.place == item.path else item)
+
+
+def from_text(line: str | bytes) -> Item:
+    item = Item(*json.loads(line))
+    return item if item.place else item._replace(place=item.path)

@@ -5,7 +5,6 @@ Parts, ledger and rows are those of a run without Ray. Each node needs vitrail a
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -23,8 +22,7 @@ from vitrail.pictures import Preprocessing
 from vitrail.pictures.sources import printable
 from vitrail.shipping.bulk.answers import Answers, Wanted
 from vitrail.shipping.bulk.decoding import batches_of, decode
-from vitrail.shipping.bulk.items import Item
-from vitrail.shipping.bulk.listing import Listing
+from vitrail.shipping.bulk.listing import Listing, from_text, to_text
 from vitrail.shipping.engines import choose
 
 
@@ -49,7 +47,7 @@ class RayRunner:
         context.enable_progress_bars = context.print_on_execution_start = False
         # a block is a batch, so that a batch is made of the same pictures as without Ray
         blocks = [
-            pyarrow.table({"item": [json.dumps(item) for item in listing.items(batch.start, batch.stop)]})
+            pyarrow.table({"item": [to_text(item) for item in listing.items(batch.start, batch.stop)]})
             for batch in batches_of(parts, self.batch_size)
         ]
         model = ray.put((deepcopy(self.classifier).to("cpu"), self.engine, self.wanted, self.batch_size))
@@ -68,7 +66,7 @@ class _Decoding:
     __name__ = "decode"  # Ray asks for it
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        item = Item(*json.loads(row["item"]))
+        item = from_text(row["item"])
         pixels, errors = decode([item], self.preprocessing)
         return {"pixels": pixels[0], "error": errors.get(0, "")}
 

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO, Protocol
 import torch
 
 from vitrail.classifier import Classifier, placed
-from vitrail.data.loading import default_workers
+from vitrail.data.workers import processors
 from vitrail.errors import VitrailError
+from vitrail.pictures.sources import printable
 from vitrail.shipping.bulk.answers import Answers, Wanted
 from vitrail.shipping.bulk.ledger import Done, Ledger
 from vitrail.shipping.bulk.listing import Listing
@@ -26,6 +27,7 @@ from vitrail.shipping.bulk.running import HereRunner
 from vitrail.shipping.bulk.sources import Columns, items_of
 from vitrail.shipping.engines import NAMES, Engine, choose
 
+MOST_WORKERS = 16  # unless told otherwise
 VERSION = 1  # of the job: raised when the same job would write other rows
 
 Progress = Callable[[int, int], None]  # (rows done, of how many)
@@ -125,7 +127,9 @@ def predict_many(
             output.refuse_parts(ledger, division)
             ledger.begin(job)
             say(f"engine {chosen.name}: {chosen.detail}")
-            runner: Runner = HereRunner(chosen, wanted, size, default_workers() if workers is None else workers)
+            runner: Runner = HereRunner(
+                chosen, wanted, size, min(processors(), MOST_WORKERS) if workers is None else workers
+            )
             if ray:
                 from vitrail.shipping.bulk.over_ray import RayRunner
 
@@ -142,7 +146,10 @@ def _list(items: Iterator[Any], ledger: Ledger) -> Listing:
     try:
         listing = Listing.write(items, ledger.folder / "inputs.jsonl")
     except OSError as error:
-        raise VitrailError(f"the list of inputs is not written to {ledger.folder} ({error.strerror})") from error
+        cause = printable(error.strerror or error)
+        raise VitrailError(
+            f"the list of inputs is not written to {ledger.folder} ({cause}): make room there"
+        ) from error
     if not listing.count:
         raise VitrailError("there are no pictures: the list is empty")
     return listing

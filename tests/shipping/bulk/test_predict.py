@@ -1,0 +1,347 @@
+"""One row for each input, whatever becomes of it; and a second call goes on, or is refused in one line."""
+
+import hashlib
+import io
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from tests.shipping.bulk.conftest import NAMES, hashes, left_behind, tiny
+from tests.shipping.bulk.test_rows import read
+from vitrail.cli import main
+from vitrail.errors import VitrailError
+from vitrail.scoring.features import Extractor
+from vitrail.shipping.bulk import decoding
+from vitrail.training import locks
+
+QUICK = {"workers": 0, "batch_size": 8, "rows_per_part": 20}
+
+
+def rows_in(folder: Path) -> list[dict]:
+    return [row for path in sorted(folder.iterdir()) if path.name[0] != "." for row in read(path)]
+
+
+def test_rows_are_what_the_classifier_says_of_each_picture(classifier, pictures, tmp_path: Path) -> None:
+    folder = pictures(50)
+    report = vitrail.predict_many(classifier, [folder], tmp_path / "out" / "part-*.parquet", top=3, **QUICK)
+    rows = rows_in(tmp_path / "out")
+    paths = sorted(folder.rglob("*.ppm"))
+    assert [row["path"] for row in rows] == [str(path) for path in paths]
+    assert [row["index"] for row in rows] == list(range(50))
+    for row, said in zip(rows, classifier.predict(paths, top=3), strict=True):
+        assert (row["label"], row["error"]) == (said.label, None)
+        assert [one["score"] for one in row["top"]] == pytest.approx([score for _, score in said.top], abs=2e-6)
+    assert (report.rows, report.unreadable, report.files, report.continued) == (50, 0, 3, 0)
+    assert left_behind(tmp_path / "out") == []
+
+
+def test_the_hash_that_is_told_is_what_sha256sum_says(classifier, pictures, tmp_path: Path) -> None:
+    folder, out = pictures(30), tmp_path / "out"
+    many = vitrail.predict_many(classifier, [folder], out / "part-*.csv", top=2, **QUICK)
+    summed = subprocess.run("sha256sum part-* | sha256sum", shell=True, cwd=out, capture_output=True, text=True)
+    assert summed.stdout.split()[0] == many.sha256
+    one = vitrail.predict_many(classifier, [folder], tmp_path / "all.csv", top=2, **QUICK)
+    assert hashlib.sha256((tmp_path / "all.csv").read_bytes()).hexdigest() == one.sha256
+    assert read(tmp_path / "all.csv") == rows_in(out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.csv", "out", "photos"]  # its parts are gone
+
+
+def test_the_number_of_workers_changes_no_byte(classifier, pictures, tmp_path: Path) -> None:
+    folder = pictures(60)
+    for workers in (0, 2):
+        out = tmp_path / str(workers) / "part-*.jsonl"
+        vitrail.predict_many(classifier, [folder], out, batch_size=8, rows_per_part=20, workers=workers)
+    assert hashes(tmp_path / "0") == hashes(tmp_path / "2")
+
+
+def test_a_bad_picture_costs_its_own_row(classifier, pictures, tmp_path: Path) -> None:
+    folder = pictures(25)
+    good = rows_of(classifier, folder, tmp_path / "good")
+    (folder / "000" / "03.ppm").write_bytes(b"P6 8 8 255\nshort")
+    (folder / "000" / "10.ppm").write_text("not a picture")
+    rows = rows_of(classifier, folder, tmp_path / "bad")
+    assert [k for k, row in enumerate(rows) if row["error"]] == [3, 10]
+    assert "03.ppm: is truncated" in rows[3]["error"]
+    assert "10.ppm: holds text, not a picture" in rows[10]["error"]
+    assert [rows[k]["label"] for k in (3, 10)] == [None, None]
+    assert [row for k, row in enumerate(rows) if k not in (3, 10)] == [
+        row for k, row in enumerate(good) if k not in (3, 10)
+    ]
+
+
+def rows_of(classifier, folder: Path, out: Path, **changes) -> list[dict]:
+    vitrail.predict_many(classifier, [folder], out / "part-*.jsonl", **(QUICK | changes))
+    return rows_in(out)
+
+
+def test_a_picture_that_crashes_the_decoder_costs_its_own_row(
+    classifier, pictures, tmp_path: Path, monkeypatch
+) -> None:
+    folder, decode = pictures(40), decoding.decode
+    expected = rows_of(classifier, folder, tmp_path / "good")
+
+    def deadly(items, preprocessing):
+        if any(item.path.endswith("13.ppm") for item in items):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return decode(items, preprocessing)
+
+    monkeypatch.setattr(decoding, "decode", deadly)
+    rows = rows_of(classifier, folder, tmp_path / "out", workers=2)
+    assert rows[13]["error"].endswith("13.ppm: the decoder crashes on it")
+    assert rows[:13] + rows[14:] == expected[:13] + expected[14:]
+
+
+def test_features_are_those_that_a_probe_reads(classifier, pictures, tmp_path: Path) -> None:
+    folder = pictures(10)
+    rows = rows_of(classifier, folder, tmp_path / "out", features=True)
+    inputs = np.stack([classifier.preprocessing(path) for path in sorted(folder.rglob("*.ppm"))])
+    with torch.inference_mode():
+        expected = Extractor(classifier)(torch.from_numpy(inputs)).numpy()
+    assert np.allclose([row["features"] for row in rows], expected, atol=1e-5)
+    assert rows[0]["label"] in NAMES
+
+
+def test_an_encoder_without_a_head_writes_features_alone(pictures, tmp_path: Path) -> None:
+    net = vitrail.create("vit_ti16", img_size=8, patch_size=4, embed_dim=16, depth=1, num_heads=1, num_classes=0)
+    encoder = vitrail.Classifier(net)
+    with pytest.raises(VitrailError, match="no head, so it cannot predict: train one, or ask for its --features"):
+        rows_of(encoder, pictures(3), tmp_path / "none")
+    row = rows_of(encoder, pictures(3), tmp_path / "out", features=True)[0]
+    assert (sorted(row), len(row["features"])) == (["error", "features", "index", "path"], 16)
+
+
+def test_all_shards_together_write_what_one_process_would(classifier, pictures, tmp_path: Path) -> None:
+    folder = pictures(90)
+    rows_of(classifier, folder, tmp_path / "one")
+    for number in (3, 1, 2):
+        rows_of(classifier, folder, tmp_path / "three", shard=f"{number}/3")
+    assert hashes(tmp_path / "one") == hashes(tmp_path / "three")
+
+
+def test_few_pictures_are_shared_out_too(classifier, pictures, tmp_path: Path) -> None:
+    folder = pictures(10)
+    for number in (1, 2, 3):
+        report = vitrail.predict_many(
+            classifier, [folder], tmp_path / "o" / "p*.csv", shard=f"{number}/3", workers=0, top=2
+        )
+        assert report.rows in (2, 4)
+    assert [row["index"] for row in rows_in(tmp_path / "o")] == list(range(10))
+    report = vitrail.predict_many(classifier, [folder], tmp_path / "x" / "p*.csv", shard="20/20", workers=0)
+    assert (report.rows, report.files) == (0, 0)  # there is no picture for the last of twenty
+
+
+def test_a_job_that_is_done_is_left_as_it_is(classifier, pictures, tmp_path: Path) -> None:
+    folder = pictures(30)
+    first = vitrail.predict_many(classifier, [folder], tmp_path / "o" / "part-*.csv", **QUICK)
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "o").glob("part-*")}
+    again = vitrail.predict_many(classifier, [folder], tmp_path / "o" / "part-*.csv", **QUICK)
+    assert (again.continued, again.sha256) == (30, first.sha256)
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "o").glob("part-*")}
+
+
+def test_a_part_that_is_gone_or_short_is_written_again(classifier, pictures, tmp_path: Path) -> None:
+    folder, out = pictures(60), tmp_path / "o"
+    rows_of(classifier, folder, out)
+    before = hashes(out)
+    (out / "part-00000.jsonl").unlink()
+    os.truncate(out / "part-00002.jsonl", 100)
+    report = vitrail.predict_many(classifier, [folder], out / "part-*.jsonl", **QUICK)
+    assert (report.continued, hashes(out)) == (20, before)
+
+
+def test_a_note_that_a_crash_cut_off_is_no_note(classifier, pictures, tmp_path: Path) -> None:
+    folder, out = pictures(60), tmp_path / "o"
+    rows_of(classifier, folder, out)
+    before, notes = hashes(out), out / ".part.jsonl.ledger" / "done.jsonl"
+    os.truncate(notes, notes.stat().st_size - 9)
+    report = vitrail.predict_many(classifier, [folder], out / "part-*.jsonl", **QUICK)
+    assert (report.continued, hashes(out)) == (40, before)
+    assert len([json.loads(line) for line in notes.read_text().splitlines()]) == 3
+
+
+def changed(classifier: vitrail.Classifier) -> vitrail.Classifier:
+    other = vitrail.create("vit_ti16", zero_head=False, **vars_of(classifier))
+    return vitrail.Classifier(other, classes=NAMES)
+
+
+def vars_of(classifier: vitrail.Classifier) -> dict:
+    return {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 1, "num_classes": 4}
+
+
+REFUSED = [
+    ({"top": 2}, "was begun with --top 1, not 2"),
+    ({"features": True}, "was begun with --features False, not True"),
+    ({"batch_size": 4}, "was begun with --batch-size 8, not 4"),
+    ({"rows_per_part": 10}, "was begun with --rows-per-part 20, not 10"),
+    ({"shard": "1/2"}, "was begun with --shard 1/1, not 1/2"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSED)
+def test_other_flags_are_refused(classifier, pictures, tmp_path: Path, change: dict, words: str) -> None:
+    folder = pictures(30)
+    rows_of(classifier, folder, tmp_path / "o")
+    before = hashes(tmp_path / "o")
+    with pytest.raises(VitrailError, match=words) as caught:
+        rows_of(classifier, folder, tmp_path / "o", **change)
+    assert "run it as it began, choose another --out, or begin again (--overwrite)" in str(caught.value)
+    assert hashes(tmp_path / "o") == before
+
+
+def test_another_model_and_other_inputs_are_refused(classifier, pictures, tmp_path: Path) -> None:
+    folder, out = pictures(30), tmp_path / "o"
+    rows_of(classifier, folder, out)
+    before = hashes(out)
+    with pytest.raises(VitrailError, match="was begun with another model, or at another --img-size"):
+        rows_of(changed(classifier), folder, out)
+    (folder / "000" / "07.ppm").write_bytes(tiny(np.random.default_rng(9)))
+    with pytest.raises(VitrailError, match="from other inputs: 30 then, 30 now, and some of them changed"):
+        rows_of(classifier, folder, out)
+    (folder / "zzz.ppm").write_bytes(tiny(np.random.default_rng(10)))
+    with pytest.raises(VitrailError, match="from other inputs: 30 then, 31 now"):
+        rows_of(classifier, folder, out)
+    assert hashes(out) == before
+    assert len(rows_of(classifier, folder, out, overwrite=True)) == 31
+
+
+def test_what_is_there_already_is_not_written_over(classifier, pictures, tmp_path: Path) -> None:
+    folder = pictures(30)
+    (tmp_path / "all.csv").write_text("mine")
+    with pytest.raises(VitrailError, match="all.csv is already there: choose another --out, or say --overwrite"):
+        vitrail.predict_many(classifier, [folder], tmp_path / "all.csv", **QUICK)
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "part-00001.csv").write_text("mine")
+    with pytest.raises(VitrailError, match="part-00001.csv is already there, and is none of this job's"):
+        vitrail.predict_many(classifier, [folder], tmp_path / "o" / "part-*.csv", **QUICK)
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["part-00001.csv"]
+    vitrail.predict_many(classifier, [folder], tmp_path / "all.csv", overwrite=True, **QUICK)
+    assert len(read_plain(tmp_path / "all.csv")) == 31
+
+
+def read_plain(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_a_full_disk_is_said_and_what_is_done_is_kept(classifier, pictures, tmp_path: Path) -> None:
+    folder, out = pictures(40), tmp_path / "o"
+    for number in range(20):
+        (folder / "000" / f"{number:02}.ppm").write_bytes(b"")  # short rows, so that the first part is the smaller
+    expected = rows_of(classifier, folder, tmp_path / "e", features=True)
+    small, large = (path.stat().st_size for path in sorted((tmp_path / "e").glob("part-*")))
+    assert small < large - 1
+    with room_for(large - 1), pytest.raises(VitrailError, match=r"part-00001.jsonl is not written \(File too large\)"):
+        rows_of(classifier, folder, out, features=True)
+    assert [path.name for path in out.glob("*part-*")] == ["part-00000.jsonl"]
+    assert rows_of(classifier, folder, out, features=True) == expected
+    with room_for(1000), pytest.raises(VitrailError, match=r"the list of inputs is not written to .* make room there"):
+        rows_of(classifier, folder, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file can become longer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_list_with_duplicates_and_names_of_all_kinds(classifier, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    names = [b"plain.ppm", b"new\nline.ppm", b"\xff.ppm", b"a[1]*.ppm"]
+    for name in names:
+        Path(os.fsdecode(name)).write_bytes(tiny(rng))
+    listed = b"\0".join([*names, b"plain.ppm", b"absent.ppm"])
+    vitrail.predict_many(classifier, ["-"], "o.jsonl", listed=io.BytesIO(listed), **QUICK)
+    rows = read(tmp_path / "o.jsonl")
+    assert [row["path"] for row in rows] == [
+        "plain.ppm", "new\nline.ppm", r"\xff.ppm", "a[1]*.ppm", "plain.ppm", "absent.ppm"
+    ]  # fmt: skip
+    assert [row["error"] for row in rows] == [None] * 5 + ["absent.ppm: there is no such file; check the path"]
+    assert rows[0]["score"] == rows[4]["score"]
+
+
+def test_a_second_process_on_the_same_files_is_refused(classifier, pictures, tmp_path: Path, monkeypatch) -> None:
+    folder, out = pictures(5), tmp_path / "o"
+    rows_of(classifier, folder, out)
+    monkeypatch.setattr(locks, "_PATIENCE", 0.1)
+    lock = locks.FolderLock(out / ".part.jsonl.ledger")
+    with pytest.raises(VitrailError, match="another process is writing to .*: wait for it, stop it, or choose another"):
+        rows_of(classifier, folder, out)
+    lock.release()
+
+
+def run(capsys, *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_command_writes_labels_of_a_table_beside_its_own(capsys, model: Path, pictures, tmp_path: Path) -> None:
+    folder = pictures(4)
+    (folder / "t.csv").write_text("name,kind\n" + "".join(f"000/{k:02}.ppm,{NAMES[k]}\n" for k in range(4)))
+    arguments = ["predict", model, folder / "t.csv", "--path-column", "name", "--label-column", "kind"]
+    code, out, err = run(capsys, *arguments, "--out", tmp_path / "o.jsonl", "--top", 2, "--workers", 0)
+    assert (code, err.split(":")[0]) == (0, "engine torch")
+    assert out.startswith(f"{tmp_path / 'o.jsonl'}: 4 rows in 1 file, ")
+    assert [row["truth"] for row in read(tmp_path / "o.jsonl")] == NAMES
+    code, out, _ = run(capsys, *arguments, "--out", tmp_path / "o.csv", "--json", "--workers", 0)
+    told = json.loads(out)
+    assert (told["rows"], told["unreadable"], told["engine"]) == (4, 0, "torch")
+
+
+def test_the_command_reads_a_list_and_patterns(capsys, model: Path, pictures, monkeypatch) -> None:
+    folder = pictures(3)
+    listed = b"".join(os.fsencode(path) + b"\0" for path in sorted(folder.rglob("*.ppm")))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(listed)))
+    code, out, err = run(capsys, "predict", model, "-", f"{folder}/*/00.ppm")
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0][-6:] for line in out.splitlines()] == ["00.ppm", "01.ppm", "02.ppm", "00.ppm"]
+
+
+def bad_commands(model: Path, folder: Path, tmp: Path) -> list[tuple[list[object], str]]:
+    return [
+        ([model, folder, "--out", tmp / "x.txt"], r"--out ends in .txt: name files that end in .parquet .jsonl .csv"),
+        ([model, folder, "--out", tmp / "a*b*.csv"], "one star, in the name of the file"),
+        ([model, folder, "--out", "s3://bucket/p-*.csv"], "rows are written to a folder here"),
+        ([model, folder, "--out", tmp / "p*.csv", "--shard", "0/4"], "the first of eight is 1/8"),
+        ([model, folder, "--out", tmp / "p*.csv", "--shard", "x"], "--shard x is no share"),
+        ([model, folder, "--out", tmp / "p.csv", "--shard", "1/2"], "--shard needs a star in --out"),
+        ([model, folder, "--out", tmp / "p.csv", "--engine", "abacus"], "there is no engine abacus"),
+        ([model, tmp / "absent", "--out", tmp / "p.csv"], "there is no .*absent: check the path"),
+        ([model, folder, "--features"], "--features is for rows that are written to files: say where with --out"),
+        ([model, folder, "--ray"], "--ray is for rows"),
+    ]
+
+
+def test_bad_input_gets_one_line_and_leaves_nothing(capsys, model: Path, pictures, tmp_path: Path) -> None:
+    folder, work = pictures(3), tmp_path / "work"
+    work.mkdir()
+    for arguments, words in bad_commands(model, folder, work):
+        code, out, err = run(capsys, "predict", *arguments)
+        assert (code, out) == (1, "")
+        assert len(err.strip().splitlines()) == 1
+        with pytest.raises(VitrailError, match=words):
+            raise VitrailError(err.removeprefix("vitrail: "))
+        assert os.listdir(work) == []
+
+
+def test_an_empty_list_is_said(classifier, tmp_path: Path) -> None:
+    with pytest.raises(VitrailError, match="there are no pictures: the list is empty"):
+        vitrail.predict_many(classifier, ["-"], tmp_path / "o.csv", listed=io.BytesIO(b""))
+    assert os.listdir(tmp_path) == []
