@@ -17,7 +17,7 @@ class Reading(HTMLParser):
 
     def handle_starttag(self, name, attributes):
         self.tags.append((name, dict(attributes)))
-        if name not in ("img", "meta"):
+        if name not in ("img", "input", "meta"):
             self.open.append(name)
 
     def handle_endtag(self, name):

@@ -13,14 +13,14 @@ from PIL import Image
 from vitrail.pages.markup import Child, Markup, joined, tag
 
 
-def document(title: str, *body: Child, scripts: tuple[str, ...] = ()) -> str:
-    """The whole page; `scripts` are names of files that stand here."""
+def document(title: str, *body: Child, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = ()) -> str:
+    """The whole page; `scripts`, and `styles` beside the one of all pages, are names of files that stand here."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("title", title),
-        tag("style", Markup(_file("page.css"))),
+        [tag("style", Markup(_file(name))) for name in ("page.css", *styles)],
     )
     code = [tag("script", Markup(_file(name))) for name in scripts]
     return "<!doctype html>\n" + tag("html", head, tag("body", tag("main", *body), code), lang="en") + "\n"

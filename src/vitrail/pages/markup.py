@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-_VOID = ("img", "meta")
+_VOID = ("img", "input", "meta")
 
 
 class Markup(str):
