@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitrail.conversion import convert
     from vitrail.data.packing import PackReport, pack
     from vitrail.errors import VitrailError
+    from vitrail.figures.look import Look, look
     from vitrail.model.config import ResNetConfig, ViTConfig
     from vitrail.model.resnet import ResNet
     from vitrail.model.vit import ViT
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BulkReport": "shipping.bulk.predict",
     "Classifier": "classifier",
+    "Look": "figures.look",
     "PackReport": "data.packing",
     "Prediction": "classifier",
     "Preprocessing": "pictures",
@@ -55,6 +57,7 @@ _HOMES = {
     "create": "model.zoo",
     "evaluate": "scoring.evaluation",
     "load": "classifier",
+    "look": "figures.look",
     "models": "model.zoo",
     "pack": "data.packing",
     "predict_many": "shipping.bulk.predict",
@@ -71,6 +74,7 @@ _HOMES = {
 __all__ = [
     "BulkReport",
     "Classifier",
+    "Look",
     "PackReport",
     "Prediction",
     "Preprocessing",
@@ -90,6 +94,7 @@ __all__ = [
     "create",
     "evaluate",
     "load",
+    "look",
     "models",
     "pack",
     "predict_many",
