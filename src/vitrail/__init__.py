@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vitrail.scoring.probing.report import ProbeReport
     from vitrail.scoring.probing.suite import SuiteReport, probe_suite
     from vitrail.scoring.report import Report
+    from vitrail.shipping.export import export
+    from vitrail.shipping.export_report import ExportReport
     from vitrail.scoring.stress.report import StressReport
     from vitrail.scoring.stress.stress import stress
     from vitrail.shipping.bulk.predict import BulkReport, predict_many
@@ -37,6 +39,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BulkReport": "shipping.bulk.predict",
     "Classifier": "classifier",
+    "ExportReport": "shipping.export_report",
     "Look": "figures.look",
     "PackReport": "data.packing",
     "Prediction": "classifier",
@@ -56,6 +59,7 @@ _HOMES = {
     "convert": "conversion",
     "create": "model.zoo",
     "evaluate": "scoring.evaluation",
+    "export": "shipping.export",
     "load": "classifier",
     "look": "figures.look",
     "models": "model.zoo",
@@ -74,6 +78,7 @@ _HOMES = {
 __all__ = [
     "BulkReport",
     "Classifier",
+    "ExportReport",
     "Look",
     "PackReport",
     "Prediction",
@@ -93,6 +98,7 @@ __all__ = [
     "convert",
     "create",
     "evaluate",
+    "export",
     "load",
     "look",
     "models",

@@ -11,6 +11,7 @@ import vitrail
 from vitrail.commands.check import check
 from vitrail.commands.convert import convert
 from vitrail.commands.evaluate import evaluate
+from vitrail.commands.export import export
 from vitrail.commands.look import look
 from vitrail.commands.models import models
 from vitrail.commands.pack import pack
@@ -39,7 +40,7 @@ app = App(
     suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was stopped
 )
 
-for command in (train, pretrain, evaluate, probe, stress, study, predict, look, check, pack, convert, models, serve):
+for command in (train, pretrain, evaluate, probe, stress, study, predict, look, check, pack, convert, export, models, serve):
     app.command(command)
 
 

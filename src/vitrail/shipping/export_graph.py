@@ -37,11 +37,11 @@ class WithFeatures(nn.Module):
     def __init__(self, model: ViT | ResNet) -> None:
         super().__init__()
         self.classes = model.config.num_classes
-        self.model = _twin(model)
+        self.model = twin(model)
         if not self.classes:
             return  # its features are all it gives
         if isinstance(model, ResNet):
-            self.model.head = _twin(model.head)
+            self.model.head = twin(model.head)
             self.model.head.fc = Joined(model.head.fc)
             return
         self.model.head = Joined(model.head)
@@ -69,7 +69,7 @@ class FromBytes(nn.Module):
         return self.inner((values - self.mean) / self.std)
 
 
-def _twin(module: nn.Module) -> nn.Module:
+def twin(module: nn.Module) -> nn.Module:
     """A module of its own with the same parts: one of them can be exchanged."""
     twin = copy.copy(module)
     twin._modules = dict(module._modules)

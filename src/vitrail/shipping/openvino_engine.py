@@ -23,22 +23,13 @@ class OpenVinoEngine(Engine):
 
     name = "openvino"
 
-    def __init__(self, path: Path, *, threads: int | None = None, throughput: bool = False) -> None:
+    def __init__(self, path: Path, *, threads: int | None = None) -> None:
         self.path = path
         threads = threads or processors()
-        core = openvino().Core()
-        model = read(path)
-        said = model.get_rt_info([KEY]).value if model.has_rt_info([KEY]) else None
-        self.about = Metadata.from_text(said, path)
+        self._compiled, self.about = compiled(path, threads)
         self.about.refuse_pictures(path)
         self.classes, self.preprocessing = list(self.about.classes), self.about.preprocessing
-        self._gives = [output.get_any_name() for output in model.outputs]
-        settings = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": PRECISIONS[self.about.precision],
-        }
-        self._compiled: Any = core.compile_model(model, "CPU", settings)
+        self._gives = [output.get_any_name() for output in self._compiled.outputs]
         release = openvino().__version__.split("-")[0]
         self.detail = f"OpenVINO {release}, {self.about.precision}, on {threads} threads"
 
@@ -50,6 +41,18 @@ class OpenVinoEngine(Engine):
 
     def close(self) -> None:
         del self._compiled
+
+
+def compiled(path: Path, threads: int | None = None) -> tuple[Any, Metadata]:
+    """A file ready to compute, and what it says of itself."""
+    model = read(path)
+    about = Metadata.from_text(model.get_rt_info([KEY]).value if model.has_rt_info([KEY]) else None, path)
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads or processors(),
+        "INFERENCE_PRECISION_HINT": PRECISIONS[about.precision],
+    }
+    return openvino().Core().compile_model(model, "CPU", settings), about
 
 
 def openvino() -> Any:
