@@ -62,7 +62,9 @@ class Batch:
         return len(self.samples)
 
     def to(self, device: str | torch.device) -> Batch:
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        # towards the CPU it must wait: nobody would know when the numbers have come
+        waits = torch.device(device).type == "cpu"
+        return self._each(lambda tensor: tensor.to(device, non_blocking=not waits))
 
     def pin_memory(self) -> Batch:
         return self._each(lambda tensor: tensor.pin_memory())
