@@ -38,7 +38,7 @@ OPTIONS: dict[str, tuple[Schema, str]] = {
     ),
     "logits": ({"type": "boolean", "default": False}, "also the logits of all classes"),
     "seen": ({"type": "boolean", "default": False}, "also the pixels that the model sees, as a PNG data address"),
-    "timeout": ({"type": "number", "exclusiveMinimum": 0, "maximum": 3600}, "seconds, at most the server's deadline"),
+    "timeout": ({"type": "number", "minimum": 1, "maximum": 3600}, "seconds, at most the server's deadline"),
 }
 
 WORDS = {
