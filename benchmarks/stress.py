@@ -1,0 +1,81 @@
+r"""Curves of `vitrail stress` for models that are at hand; the plots go to docs.
+
+    python benchmarks/stress.py IMAGENET DeiT-Tiny=deit_tiny.safetensors --only occlusion \
+        --out benchmarks/stress_imagenet.json --plot docs/images/stress.png
+    python benchmarks/stress.py cifar10.npz ViT=runs/vit ResNet=runs/resnet --baseline ResNet --device cuda \
+        --out benchmarks/stress_cifar10.json --plot docs/images/stress_cifar10.png
+
+The first argument is anything that DATA can be, or a .npz file with x_test, y_test and classes. Trials are kept in
+`--trials FOLDER`, so that the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import vitrail
+from vitrail.data.named import from_arrays
+
+
+def opened(data: str) -> Any:
+    """The test pictures of a .npz file, or the address as it is."""
+    if not data.endswith(".npz"):
+        return data
+    with np.load(data) as file:
+        pictures, labels, classes = file["x_test"], file["y_test"].astype(np.int64), file["classes"].tolist()
+    return from_arrays(Path(data).stem, pictures, labels, classes, {"test": len(pictures)})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data")
+    parser.add_argument("models", nargs="+", metavar="NAME=MODEL")
+    parser.add_argument("--only", default=None)
+    parser.add_argument("--pictures", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--baseline")
+    parser.add_argument("--device")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--trials", type=Path, default=Path("stress-trials"))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--plot", type=Path)
+    args = parser.parse_args()
+    places = dict(word.split("=", 1) for word in args.models)
+    start = time.perf_counter()
+    report = vitrail.stress(
+        places,
+        opened(args.data),
+        only=args.only,
+        pictures=args.pictures,
+        seeds=args.seeds,
+        baseline=args.baseline,
+        device=args.device,
+        batch_size=args.batch_size,
+        workers=args.workers,
+        out=args.trials,
+        progress=lambda done, total: print(f"\r{done:,} of {total:,} batches", end="", flush=True),
+    )
+    print("\n" + report.text())
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    hardware = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
+    facts = {"date": date.today().isoformat(), "hardware": hardware, "torch": torch.__version__}
+    facts |= {"seconds_of_the_last_call": round(time.perf_counter() - start)}
+    if args.out:
+        args.out.write_text(json.dumps({**facts, **report.to_json()}, indent=1, ensure_ascii=False) + "\n")
+    if args.plot:
+        shutil.copyfile(args.trials / "stress.png", args.plot)
+
+
+if __name__ == "__main__":
+    main()
