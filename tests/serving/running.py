@@ -95,9 +95,12 @@ class Process:
 
 
 @contextlib.contextmanager
-def started(*arguments: object) -> Iterator[Process]:
-    """The command, once it says where it serves; killed at the end if it still runs."""
-    command = [sys.executable, "-m", "vitrail", "serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
+def started(*arguments: object, without: tuple[str, ...] = ()) -> Iterator[Process]:
+    """The command, once it says where it serves; killed at the end if it still runs. `without` these modules."""
+    hidden = "".join(f"sys.modules[{name!r}] = None; " for name in without)
+    program = f"import sys; {hidden}from vitrail.cli import main; sys.exit(main())"
+    flags = ["--port", "0", "--device", "cpu"]
+    command = [sys.executable, "-c", program, "serve", *map(str, arguments), *flags]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     lines: list[str] = []

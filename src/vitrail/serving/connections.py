@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import h11
+
+from vitrail.serving.reception import FEW
 from vitrail.serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,12 +59,28 @@ class Connection(Protocol):
             if self._patience is not None:
                 self._patience.cancel()
                 self._patience = None
-        elif before is None or before.response_complete:  # between two requests
+        elif before is None or before.response_complete:  # between two requests, or a body whose answer was given
             self._head += len(data)
-            if self._head > LONGEST_HEAD:
+            if self._head > LONGEST_HEAD + (FEW if self._has_body_left() else 0):
                 self._cut(431, "Request Header Fields Too Large", "the headers are too long")
             elif self._patience is None:
                 self._wait_for_headers()
+
+    def _has_body_left(self) -> bool:
+        """Whether the request that was answered has not come to its end."""
+        if hasattr(self, "conn"):  # h11
+            return self.conn.their_state is h11.SEND_BODY
+        return not self._ended
+
+    _ended = True
+
+    def on_message_begin(self) -> None:
+        self._ended = False
+        super().on_message_begin()  # type: ignore[misc]
+
+    def on_message_complete(self) -> None:
+        self._ended, self._head = True, 0
+        super().on_message_complete()  # type: ignore[misc]
 
     def _wait_for_headers(self) -> None:
         self._patience = self.loop.call_later(

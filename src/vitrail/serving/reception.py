@@ -12,7 +12,7 @@ from vitrail.serving.bodies import too_long
 from vitrail.serving.refusals import RefusalError
 from vitrail.serving.settings import MIB, Settings
 
-_FEW = MIB  # bytes that are still to come and are read to keep the connection
+FEW = MIB  # bytes that are still to come: so many are read to keep the connection
 _LINGER = 2.0  # seconds in which the rest of a refused body is thrown away, so that the client reads the answer
 
 
@@ -88,28 +88,22 @@ class _Intake:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start" and not (self._complete or self._gone):
             left = None if self._promised is None else self._promised - self.size
-            if self._slow or left is None or left > _FEW or not await self._read_on(left):
+            if self._slow or left is None or left > FEW:  # fewer are thrown away by the connection, which is kept
                 self._linger = not self._slow
                 message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
         elif message["type"] == "http.response.body" and self._linger and not message.get("more_body", False):
             # an answer to a client that still sends would be lost with the connection
             await self._send({**message, "more_body": True})
-            await self._read_on(2 * self._settings.max_body)
+            await self._throw_away(2 * self._settings.max_body)
             message = {"type": "http.response.body", "body": b""}
         await self._send(message)
 
-    async def _read_on(self, most: int) -> bool:
-        """Throws away what still comes; whether that was all."""
+    async def _throw_away(self, most: int) -> None:
+        """What still comes, for a while."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER):
                 while most >= 0:
                     message = await self._receive()
-                    if message["type"] != "http.request":
-                        self._gone = True
+                    if message["type"] != "http.request" or not message.get("more_body", False):
                         break
                     most -= len(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        self._complete = True
-                        break
-        self._slow = not self._complete
-        return self._complete

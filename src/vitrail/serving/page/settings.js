@@ -1,0 +1,40 @@
+// What all windows show alike: the view, the layer and head, how strong the overlay is. Listeners hear of every change.
+
+export const VIEWS = [
+  { name: "picture", title: "Picture", needs: null },
+  { name: "attention", title: "Attention", needs: "attention" },
+  { name: "rollout", title: "Rollout", needs: "attention" },
+  { name: "class", title: "Class", needs: "attribution" },
+];
+
+class Settings extends EventTarget {
+  facts = null; // of the model
+  view = "picture";
+  layer = 0;
+  head = -1; // the mean of all
+  opacity = 0.8;
+  dropping = "blank";
+  sharp = true; // the file's own pixels where they are finer than the model's
+
+  set(changes) {
+    const changed = Object.keys(changes).filter((key) => this[key] !== changes[key]);
+    if (!changed.length) return;
+    Object.assign(this, changes);
+    this.dispatchEvent(new CustomEvent("change", { detail: changed }));
+  }
+
+  /** Those that this model has. */
+  get views() {
+    return VIEWS.filter(({ needs }) => !needs || this.facts?.can[needs]);
+  }
+
+  /** The model is another one: what it does not have is left. */
+  useModel(facts) {
+    const layer = Math.max(0, facts.layers - 1);
+    const can = { ...facts.can };
+    const view = VIEWS.find(({ name, needs }) => name === this.view && (!needs || can[needs])) ? this.view : "picture";
+    this.set({ facts, layer, head: -1, view, dropping: can.remove ? this.dropping : "blank" });
+  }
+}
+
+export const settings = new Settings();
