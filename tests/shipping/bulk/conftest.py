@@ -13,6 +13,8 @@ import torch
 
 import vitrail
 
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # before anybody imports Ray: its workers are not uv's
+
 NAMES = ["rose", "tulip", "daisy", "lily"]
 
 

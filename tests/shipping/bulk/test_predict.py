@@ -218,11 +218,11 @@ def test_another_model_and_other_inputs_are_refused(classifier, pictures, tmp_pa
 def test_what_is_there_already_is_not_written_over(classifier, pictures, tmp_path: Path) -> None:
     folder = pictures(30)
     (tmp_path / "all.csv").write_text("mine")
-    with pytest.raises(VitrailError, match="all.csv is already there: choose another --out, or say --overwrite"):
+    with pytest.raises(VitrailError, match=r"all.csv is already there: choose another --out, or say --overwrite"):
         vitrail.predict_many(classifier, [folder], tmp_path / "all.csv", **QUICK)
     (tmp_path / "o").mkdir()
     (tmp_path / "o" / "part-00001.csv").write_text("mine")
-    with pytest.raises(VitrailError, match="part-00001.csv is already there, and is none of this job's"):
+    with pytest.raises(VitrailError, match=r"part-00001.csv is already there, and is none of this job's"):
         vitrail.predict_many(classifier, [folder], tmp_path / "o" / "part-*.csv", **QUICK)
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["part-00001.csv"]
     vitrail.predict_many(classifier, [folder], tmp_path / "all.csv", overwrite=True, **QUICK)
@@ -281,7 +281,7 @@ def test_a_second_process_on_the_same_files_is_refused(classifier, pictures, tmp
     rows_of(classifier, folder, out)
     monkeypatch.setattr(locks, "_PATIENCE", 0.1)
     lock = locks.FolderLock(out / ".part.jsonl.ledger")
-    with pytest.raises(VitrailError, match="another process is writing to .*: wait for it, stop it, or choose another"):
+    with pytest.raises(VitrailError, match=r"another process is writing to .*: wait for it, stop it, or choose"):
         rows_of(classifier, folder, out)
     lock.release()
 
