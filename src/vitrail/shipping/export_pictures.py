@@ -59,12 +59,12 @@ class FromPictures(nn.Module):
         if self.preprocessing.fit == "squash":
             return large_h, large_w
         if self.preprocessing.fit == "crop" and large_h == large_w:
-            short = torch.sym_min(height, width)
+            short = _least(height, width)
             return large_h * height // short, large_w * width // short
         by_width = (2 * height * large_w + width) // (2 * width)  # rounded
         by_height = (2 * width * large_h + height) // (2 * height)
-        choose = torch.sym_max if self.preprocessing.fit == "crop" else torch.sym_min
-        return torch.sym_max(1, choose(large_h, by_width)), torch.sym_max(1, choose(large_w, by_height))
+        choose = _greatest if self.preprocessing.fit == "crop" else _least
+        return _greatest(1, choose(large_h, by_width)), _greatest(1, choose(large_w, by_height))
 
     def _pad(self, values: Tensor, height: Any, width: Any) -> Tensor:
         """In the middle of a page in the colour of the mean."""
@@ -77,4 +77,18 @@ class FromPictures(nn.Module):
 def _middle(rest: Any) -> Any:
     """Half of it, rounded as Python rounds: to the even number."""
     half = rest // 2
-    return half + rest % 2 * (half % 2)
+    return half + (rest - 2 * half) * (half - half // 2 * 2)
+
+
+def _least(one: Any, other: Any) -> Any:
+    """The lesser of two whole numbers that are not negative, by what every format has: no branch, no minimum."""
+    is_less = 1 // (one // _at_least_one(other) + 1)
+    return is_less * one + (1 - is_less) * other
+
+
+def _greatest(one: Any, other: Any) -> Any:
+    return one + other - _least(one, other)
+
+
+def _at_least_one(number: Any) -> Any:
+    return number + 1 // (number + 1)

@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 from vitrail.errors import VitrailError
 from vitrail.shipping.export_graph import quiet
 from vitrail.shipping.export_metadata import KEY, Metadata
+from vitrail.shipping.export_resize import without_antialias
 from vitrail.shipping.openvino_engine import openvino
 
 
@@ -18,7 +19,7 @@ def to_openvino(graph: ExportedProgram, about: Metadata, shape: tuple[int, ...])
     library = openvino()
     try:
         with quiet():
-            model = library.convert_model(graph)
+            model = library.convert_model(without_antialias(graph))
     except Exception as error:  # its errors have no common class of their own
         words = " ".join(str(error).split())[:300]
         raise VitrailError(f"the model has a layer that OpenVINO cannot say: {words}") from error
