@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitrail.scoring.report import Report
     from vitrail.shipping.export import export
     from vitrail.shipping.export_report import ExportReport
+    from vitrail.shipping.push import push
     from vitrail.scoring.stress.report import StressReport
     from vitrail.scoring.stress.stress import stress
     from vitrail.shipping.bulk.predict import BulkReport, predict_many
@@ -67,6 +68,7 @@ _HOMES = {
     "predict_many": "shipping.bulk.predict",
     "probe": "scoring.probing.probe",
     "probe_suite": "scoring.probing.suite",
+    "push": "shipping.push",
     "pretrain": "pretraining.pretrain",
     "resume": "pretraining.pretrain",
     "serve": "serving.serve",
@@ -107,6 +109,7 @@ __all__ = [
     "pretrain",
     "probe",
     "probe_suite",
+    "push",
     "resume",
     "serve",
     "stress",

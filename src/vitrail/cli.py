@@ -18,6 +18,7 @@ from vitrail.commands.pack import pack
 from vitrail.commands.predict import predict
 from vitrail.commands.pretrain import pretrain
 from vitrail.commands.probe import probe
+from vitrail.commands.push import push
 from vitrail.commands.serve import serve
 from vitrail.commands.stress import stress
 from vitrail.commands.study import study
@@ -40,7 +41,23 @@ app = App(
     suppress_keyboard_interrupt=False,  # it would end without a word; `main` says that it was stopped
 )
 
-for command in (train, pretrain, evaluate, probe, stress, study, predict, look, check, pack, convert, export, models, serve):
+for command in (
+    train,
+    pretrain,
+    evaluate,
+    probe,
+    stress,
+    study,
+    predict,
+    look,
+    check,
+    pack,
+    convert,
+    export,
+    push,
+    models,
+    serve,
+):
     app.command(command)
 
 
