@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from vitrail.pages.document import colours
@@ -19,7 +20,7 @@ from vitrail.scoring.stress.report import Curve, Stressed, StressReport, short
 
 _COLOURS = ("one", "two", "three", "bad", "markink", "four")
 _MARKERS = "osD^vP"
-_DASHES = {"removed": "--", "least": "--"}  # the second of two series
+_SECOND = ("removed", "least")  # of two series
 _NAMES = {"blanked": "blanked in the picture", "removed": "removed from the sequence"}
 _NAMES |= {"most": "most salient first", "least": "least salient first"}
 
@@ -31,11 +32,11 @@ def draw(report: StressReport, path: Path) -> None:
     down = -(-len(tests) // across)
     wide = "corruptions" in tests
     with drawing():
-        page = new_figure(4.4 * across + (0.4 if across == 1 else 0), 3.5 * down + 3.6 * wide)
+        page = new_figure(6.4 if across == 1 else 4.4 * across, (4.2 if across == 1 else 3.5) * down + 3.6 * wide)
         rows = page.add_gridspec(down + wide, across, height_ratios=[3.5] * down + [3.3] * wide)
         for place, test in enumerate(tests):
             axes = page.add_subplot(rows[place // across, place % across])
-            _panel(axes, report, test)
+            _panel(axes, report, test, alone=across == 1)
             if place % across == 0:
                 axes.set_ylabel("accuracy, %")
         if wide:
@@ -48,18 +49,20 @@ def _title(page: Figure, report: StressReport, across: int) -> None:
     of = f"{report.pictures:,} pictures of {short(report.data)}"
     if len(report.models) == 1:
         of = f"{short(report.models[0].name)} on {of}"
+    elif across > 1:
+        lines = [_handle(number, short(one.name, 24)) for number, one in enumerate(report.models)]
+        page.legend(handles=lines, loc="upper right", ncols=len(lines), fontsize=10)
     seeds = f"; bars: standard deviation of {report.seeds} seeds" if report.seeds > 1 else ""
     page.suptitle(of + (seeds if across > 1 else ""), x=0.01, ha="left", fontsize=12, fontweight="bold")
 
 
-def _panel(axes: Axes, report: StressReport, test: str) -> None:
+def _panel(axes: Axes, report: StressReport, test: str, alone: bool) -> None:
     about = TESTS[test]
     for number, one in enumerate(report.models):
         curves = [c for c in one.curves if c.test == test]
         lines = [_mean_curve(one, curves)] if test == "corruptions" and curves else [_curve(one, c) for c in curves]
         for series, x, y, spread in lines:
-            names = [short(one.name, 24)] * (len(report.models) > 1) + [_NAMES.get(series, series)] * bool(series)
-            _line(axes, number, series, [about.factor * at for at in x], y, spread, ", ".join(names))
+            _line(axes, number, series, [about.factor * at for at in x], y, spread)
     ticks = sorted(
         {about.factor * p.level for one in report.models for c in one.curves if c.test == test for p in c.points}
     )
@@ -75,13 +78,36 @@ def _panel(axes: Axes, report: StressReport, test: str) -> None:
     axes.set_xlabel(about.axis)
     axes.set_ylim(bottom=0, top=_top(report))
     axes.set_title(about.title + (", mean of 15" if test == "corruptions" else ""))
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(loc="best", fontsize=8.5)
+    handles = _legend(report, test, alone)
+    if handles:
+        axes.legend(handles=handles, loc="best", fontsize=8.5)
+
+
+def _legend(report: StressReport, test: str, alone: bool) -> list[Line2D]:
+    """Which line is which series; of a panel that stands alone, which is which model, too."""
+    models = len(report.models) > 1 and alone
+    handles = [_handle(number, short(one.name, 24)) for number, one in enumerate(report.models)] if models else []
+    series = dict.fromkeys(
+        c.series for one in report.models for c in one.curves if c.test == test and c.series in _NAMES
+    )
+    ink = colours()["soft"] if len(report.models) > 1 else colours()[_COLOURS[0]]
+    return handles + [Line2D([], [], color=ink, label=_NAMES[name], **_look(0, name)) for name in series]
+
+
+def _handle(number: int, name: str) -> Line2D:
+    return Line2D([], [], color=colours()[_COLOURS[number % len(_COLOURS)]], label=name, **_look(number, ""))
+
+
+def _look(number: int, series: str) -> dict[str, Any]:
+    """Of a line: the mark is the model's; the second of two series is dashed, its marks are hollow."""
+    look: dict[str, Any] = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4.5, "linewidth": 1.6}
+    return look | ({"linestyle": "--", "markerfacecolor": colours()["card"]} if series in _SECOND else {})
 
 
 def _top(report: StressReport) -> float:
     """The same for all panels, so that they can be compared."""
-    return min(100.0, 100 * max(one.clean.accuracy for one in report.models) * 1.12 + 1)
+    points = [point.mean for one in report.models for curve in one.curves for point in curve.points]
+    return min(101.0, 100 * max([*points, *(one.clean.accuracy for one in report.models)]) * 1.08 + 1)
 
 
 Line = tuple[str, list[float], list[float], list[float]]
@@ -103,13 +129,11 @@ def _mean_curve(one: Stressed, curves: Sequence[Curve]) -> Line:
 
 
 def _line(
-    axes: Axes, number: int, series: str, x: Sequence[float], y: Sequence[float], spread: Sequence[float], name: str
+    axes: Axes, number: int, series: str, x: Sequence[float], y: Sequence[float], spread: Sequence[float]
 ) -> None:
-    colour, mark = colours()[_COLOURS[number % len(_COLOURS)]], _MARKERS[number % len(_MARKERS)]
-    bars: dict[str, Any] = {"capsize": 2.5, "elinewidth": 1.1, "markersize": 4.5, "linewidth": 1.6}
-    if series in _DASHES:
-        bars |= {"linestyle": _DASHES[series], "markerfacecolor": colours()["card"]}
-    axes.errorbar(x, y, spread if any(spread) else None, color=colour, marker=mark, label=name or None, **bars)
+    colour = colours()[_COLOURS[number % len(_COLOURS)]]
+    bars: dict[str, Any] = {"capsize": 2.5, "elinewidth": 1.1, **_look(number, series)}
+    axes.errorbar(x, y, spread if any(spread) else None, color=colour, **bars)
 
 
 def _by_name(axes: Axes, report: StressReport) -> None:
@@ -134,7 +158,7 @@ def _by_name(axes: Axes, report: StressReport) -> None:
     names = [name.replace("_", " ").replace(" compression", "").replace(" transform", "") for name in CORRUPTIONS]
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
     axes.grid(axis="x", visible=False)
-    axes.set_ylim(bottom=0, top=1.15 * _top(report))
+    axes.set_ylim(bottom=0, top=1.2 * _top(report))
     axes.set_ylabel("accuracy, %")
     axes.set_title("Each corruption: mean over the severities; the bar is from the worst to the best")
     axes.legend(loc="upper left", ncols=3, fontsize=8.5)

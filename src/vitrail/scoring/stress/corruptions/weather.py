@@ -53,7 +53,7 @@ def frost_layer(pixels: Tensor, dice: Dice) -> Tensor:
         cells = [max(2, side >> octave) + 1 for side in size]
         grid = dice.normal(1, *cells, number=octave).float()
         waves = F.interpolate(grid, size, mode="bicubic", align_corners=True)
-        ice += 1.15**octave * (0.8 - waves.abs())  # ridges: sharp and bright where the waves cross zero
+        ice += 0.8 - waves.abs()  # ridges: sharp and bright where the waves cross zero
     angle = dice.between(0, 180, 1)[:, 0]
     ice = torch.maximum(ice, torch.maximum(motion_blur(ice, angle, 5, 5), motion_blur(ice, angle + 60, 5, 5)))
     if finer > 1:
