@@ -8,8 +8,11 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded: tests share their cores with others
 
@@ -63,3 +66,13 @@ def flowers(tmp_path_factory) -> Path:
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     return folder
+
+
+@pytest.fixture(scope="session")
+def cifar10_test() -> tuple[Any, Any, list[str]]:
+    """The 10,000 test pictures of CIFAR-10, their labels, and the names of the classes."""
+    mosaic = np.asarray(Image.open(_need(DATA / "cifar10" / "test.webp")).convert("RGB"))
+    said = json.loads(_need(DATA / "cifar10" / "labels.json").read_text())
+    side = mosaic.shape[0] // 32
+    pictures = mosaic.reshape(side, 32, side, 32, 3).swapaxes(1, 2).reshape(-1, 32, 32, 3)
+    return pictures, np.array(said["test"]), said["classes"]

@@ -12,6 +12,7 @@ import vitrail
 SOURCE = Path(vitrail.__file__).parent
 TIERS = {
     "errors": 0,
+    "assets": 1,
     "whole": 1,
     "model": 1,
     "pictures": 1,

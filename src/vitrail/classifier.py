@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitrail.assets import bundled
 from vitrail.errors import ConfigError, UnknownSizeError, VitrailError, WeightsError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.devices import choose_device
@@ -135,7 +136,8 @@ class Classifier:
         preprocessing: Mapping[str, Any] | None = None,
         **known: Any,
     ) -> Classifier:
-        """Loads a model folder, a run (its best model), a checkpoint file of any known family, or `hf:owner/name`.
+        """Loads a model folder, a run (its best model), a checkpoint file of any known family, `hf:owner/name`, or the
+        model that comes with the package, `cifar10_small`.
 
         img_size: another picture size; positions are resized as the checkpoint's authors do it.
         num_classes: another number of classes; the head is replaced.
@@ -143,6 +145,8 @@ class Classifier:
         known: fields of the configuration that the file cannot say (`num_heads`, `norm_eps`, `act`, …).
         """
         path = hub.fetch(str(source)) if str(source).startswith("hf:") else Path(source)
+        if not path.exists():
+            path = bundled(str(source)) or path
         if not path.exists():
             raise WeightsError(_not_there(str(source)))
         if (path / "run.json").is_file():

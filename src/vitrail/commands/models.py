@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vitrail.assets import BUNDLED
 from vitrail.commands.printing import Json, print_json, print_table
 from vitrail.errors import VitrailError
 
@@ -40,6 +41,8 @@ def models(name: str = "*", /, *, as_json: Json = False) -> int:
             cells.append([line["name"], line["title"], size, str(line["tokens"] or "-"), count, f"{line['gflop']:.1f}"])
         print_table(cells, right={3, 4, 5})
         print(f"\n{len(found)} models. GFLOP is 2 x multiply-accumulate, forward, one picture.")
+        if any(line["bundled"] for line in found):
+            print(f"{BUNDLED} comes with its weights: vitrail predict {BUNDLED} picture.jpg")
         return 0
     row = zoo.find(name)
     steps = walk.walk(row.config)
@@ -73,4 +76,5 @@ def _row(row: Any) -> dict[str, Any]:
         "tokens": walk.tokens(config),
         "parameters": walk.parameters(config),
         "gflop": round(walk.flops(config) / 1e9, 3),
+        "bundled": row.name == BUNDLED,
     }

@@ -53,6 +53,7 @@ class ViT(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
+        self.residual_dtype: torch.dtype | None = None  # of tokens between blocks, in training; None: as it comes
         width = config.embed_dim
         self.patch_embed = PatchEmbed(config)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
@@ -216,6 +217,7 @@ class ViT(nn.Module):
         for i, block in enumerate(self.blocks):
             read = 1 + config.distilled if only_read and i == config.depth - 1 else None
             shown = watch.get(i) if watch else None
+            x = x.to(self.residual_dtype) if self.residual_dtype is not None and self.training else x
             if self.gradient_checkpointing and self.training and shown is None:
                 x = checkpoint(block, x, turn, offsets, seen, read, use_reentrant=False)
             else:

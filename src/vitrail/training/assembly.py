@@ -55,6 +55,7 @@ def make_trainer(
     model = plan.classifier.model.train()
     total, steps = feeding.total_steps, feeding.schedule.steps_per_epoch
     precision = Precision(recipe.precision, world.device)
+    precision.prepare(model)
     reason = _compile(plan, world, precision, sharded) if recipe.compile else None
     if sharded:
         shard(model, world)

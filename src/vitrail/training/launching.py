@@ -130,7 +130,7 @@ def _planned(work: Work, recipe: Recipe, source: Source, start: Start | Mapping[
     feeding = plan.feeding
     make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
     parameter_groups(plan.classifier.model, recipe.optimiser)
-    Precision(recipe.precision, world.device)
+    Precision(recipe.precision, world.device).prepare(plan.classifier.model)
     return plan
 
 

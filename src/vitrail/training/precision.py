@@ -1,4 +1,4 @@
-"""The numbers training computes in: float32, bfloat16, or float16 with a scaled loss."""
+"""The numbers training computes in: float32, bfloat16 (of residuals too, or not), or float16 with a scaled loss."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from vitrail.errors import VitrailError
+from vitrail.model.vit import ViT
 from vitrail.training.skipping import local
 
 _FIRST_SCALE, _GROW_AFTER = 2.0**16, 2000
@@ -27,9 +28,19 @@ class Precision:
         if name == "fp16" and device.type == "cpu":
             raise VitrailError("precision fp16 needs a GPU: use bf16 or fp32 on the CPU")
         self.name = name
-        self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
+        self.dtype = {"bf16": torch.bfloat16, "bf16_residual": torch.bfloat16, "fp16": torch.float16}.get(name)
         self.scale = torch.tensor(_FIRST_SCALE if name == "fp16" else 1.0, device=device)
         self.calm = torch.zeros((), device=device)  # steps since the scale changed
+
+    def prepare(self, model: nn.Module) -> None:
+        """Says to the model what autocast does not: in which numbers its blocks hand tokens on."""
+        if self.name != "bf16_residual":
+            return
+        encoders = [module for module in model.modules() if isinstance(module, ViT)]
+        if not encoders:
+            raise VitrailError("precision bf16_residual is for Vision Transformers: use bf16")
+        for encoder in encoders:
+            encoder.residual_dtype = self.dtype
 
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.dtype is None else torch.autocast(self.device.type, self.dtype)
