@@ -13,8 +13,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
 
-from vitrail.figures.overlays import HEAT, Floats, Pixels, in_colour, of_the_mean, overlay, scaled
+from vitrail.figures.overlays import HEAT, Floats, Pixels, in_colour, of_the_mean, overlay, scaled, tiled
 from vitrail.pages.document import colours
 from vitrail.pages.plots import bare, label_of, new_figure
 
@@ -34,48 +35,52 @@ def draw_attention(picture: Pixels, by_layer: Floats, total: Floats) -> Figure:
     relative, whole = of_the_mean(by_layer), of_the_mean(total)
     every = np.concatenate([relative, whole[None]])
     span = (float(np.quantile(every, 0.005)), float(np.quantile(every, 0.995)))
-    depth, columns = len(by_layer), min(len(by_layer), 6 if len(by_layer) <= 12 else 8)
+    depth = len(by_layer)
+    columns = min(depth, 6 if depth <= 12 else 8)
     rows = math.ceil(depth / columns)
-    shape = picture.shape[0] / picture.shape[1]
-    small = 1.28 * shape
-    figure = new_figure(8.4, 3.3 * shape + rows * (small + 0.32) + 0.5)
-    heights = [3.3 * shape + 0.4, rows * (small + 0.32)]
-    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
-    first, second = top.subplots(1, 2)
-    _show(first, in_colour(picture), "the picture, as the model sees it")
-    _show(second, overlay(picture, whole, span), f"attention rollout through all {depth} layers")
-    bar(second, HEAT, span, "times the mean of all patches")
-    panes = np.atleast_1d(bottom.subplots(rows, columns)).ravel()
-    for layer, axes in enumerate(panes):
-        if layer < depth:
-            _show(axes, overlay(picture, relative[layer], span))
-            axes.set_title(f"to layer {layer + 1}", fontsize=8.5, fontweight="normal")
-        else:
-            axes.set_visible(False)
+    height, width = picture.shape[:2]
+    gap = round(0.16 * height)
+    small = np.stack([overlay(picture, one, span) for one in relative])
+    sheet = tiled(small, columns, gap, 255)
+    tall = 7.9 * sheet.shape[0] / sheet.shape[1]
+    figure = new_figure(8.4, 3.5 * height / width + tall + 0.75)
+    grid = figure.add_gridspec(2, 2, height_ratios=[3.5 * height / width + 0.1, tall + 0.2])
+    _show(figure.add_subplot(grid[0, 0]), in_colour(picture), "the picture, as the model sees it")
+    right, below = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, :])
+    _show(right, overlay(picture, whole, span), f"attention rollout through all {depth} layers")
+    bar(right, HEAT, span, "times the mean of all patches")
+    white = np.ones((rows, columns), bool)
+    white.ravel()[depth:] = False
+    _show(below, np.dstack([sheet, _opaque(sheet, white, height, width, gap)]))
+    for layer in range(depth):
+        y, x = layer // columns * (height + gap), layer % columns * (width + gap)
+        below.text(x, y - 0.02 * height, f"to layer {layer + 1}", fontsize=8.5, va="bottom")
     return figure
+
+
+def _opaque(sheet: Pixels, there: NDArray[np.bool_], height: int, width: int, gap: int) -> Pixels:
+    """255 where a tile is, and 0 between them, so that the ground of the page shows."""
+    tiles = np.where(there.ravel(), 255, 0).astype(np.uint8)
+    full = np.broadcast_to(tiles[:, None, None], (tiles.size, height, width))
+    return tiled(full, there.shape[1], gap, 0)[: sheet.shape[0], : sheet.shape[1]]
 
 
 def draw_heads(maps: Floats) -> Figure:
     """Raw attention of the head's tokens: a column for each layer, a row for each head."""
-    depth, heads = maps.shape[:2]
-    shape = maps.shape[2] / maps.shape[3]
+    depth, heads, rows, columns = maps.shape
+    gap = max(1, round(min(rows, columns) / 14))
+    sheet = tiled(scaled(maps).swapaxes(0, 1).reshape(-1, rows, columns), depth, gap)
     side = max(0.4, min(0.85, 10 / depth))
-    figure = Figure(figsize=(depth * side + 1.2, heads * side * shape + 0.75))
-    figure.set_layout_engine("constrained", w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)
-    panes = figure.subplots(heads, depth, squeeze=False)
-    for (head, layer), axes in np.ndenumerate(panes):
-        axes.imshow(scaled(maps[layer, head]), cmap=HEAT, vmin=0, vmax=1, interpolation="nearest")
-        _frameless(axes)
-        if head == heads - 1:
-            axes.set_xlabel(str(layer + 1), fontsize=8)
-        if layer == 0:
-            axes.set_ylabel(str(head + 1), fontsize=8, rotation=0, ha="right", va="center")
-    figure.supxlabel("layer", fontsize=9.5, color=colours()["soft"])
-    figure.supylabel("head", fontsize=9.5, color=colours()["soft"])
-    line = figure.colorbar(ScalarMappable(Normalize(0, 1), HEAT), ax=panes, pad=0.01, aspect=25)
-    line.set_label("share of the map's\nlargest", fontsize=8.5)
-    line.ax.tick_params(labelsize=8)
-    line.outline.set_visible(False)
+    figure = new_figure(depth * side + 1.4, heads * side * rows / columns + 0.85)
+    axes = figure.add_subplot()
+    axes.imshow(sheet, cmap=matplotlib.colormaps[HEAT], vmin=0, vmax=1, interpolation="nearest")
+    bare(axes)
+    for ticks, count, length in ((axes.set_xticks, depth, columns), (axes.set_yticks, heads, rows)):
+        ticks([place * (length + gap) + (length - 1) / 2 for place in range(count)], map(str, range(1, count + 1)))
+    axes.tick_params(labelsize=8)
+    axes.set_xlabel("layer")
+    axes.set_ylabel("head")
+    bar(axes, HEAT, (0, 1), "share of the map's largest", fraction=0.02, pad=0.015)
     return figure
 
 
@@ -168,11 +173,13 @@ def draw_norms(norms: Floats, names: Sequence[str] = ("median", "99% are shorter
     return figure
 
 
-def bar(axes: Axes, cmap: str, span: tuple[float, float], label: str) -> None:
+def bar(
+    axes: Axes, cmap: str, span: tuple[float, float], label: str, fraction: float = 0.05, pad: float = 0.03
+) -> None:
     """A colour bar beside an axes, without a frame."""
     mappable = ScalarMappable(Normalize(*span), matplotlib.colormaps[cmap])
     figure = axes.figure
-    line = figure.colorbar(mappable, ax=axes, fraction=0.05, pad=0.03)
+    line = figure.colorbar(mappable, ax=axes, fraction=fraction, pad=pad)
     line.set_label(label, fontsize=9)
     line.outline.set_visible(False)
 

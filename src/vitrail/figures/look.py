@@ -17,7 +17,8 @@ from vitrail.figures import drawings, model_drawings
 from vitrail.figures.features import patch_similarity
 from vitrail.figures.gather import Gathered, OfPicture, Progress, chosen_patch, gather
 from vitrail.figures.page import page
-from vitrail.figures.shown import array, of_picture
+from vitrail.figures.shown import array, named_class, of_picture
+from vitrail.model.config import ResNetConfig
 from vitrail.pages.markup import Markup
 from vitrail.pages.plots import as_svg, drawing, save_png
 from vitrail.whole import refuse_to_replace, written_whole
@@ -79,6 +80,9 @@ def look(
     refuse_to_replace(out, _names(), "look", overwrite=overwrite)
     name = name or (str(model) if not isinstance(model, Classifier) else "the model")
     classifier = placed(model, img_size, device)
+    if target is not None:
+        named_class(classifier, target)
+    _check_patch(classifier, patch)
     seen = gather(classifier, pictures, target=target, steps=steps, shown=shown, averaged=AVERAGED, progress=progress)
     summary = {"model": name, **_summary(seen)}
     with written_whole(out, overwrite=overwrite) as new:
@@ -88,6 +92,15 @@ def look(
         (new / PAGE).write_text(page(classifier, name, seen, svgs), encoding="utf-8")
         (new / FIGURES).write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return Look(out, drawn, seen.notes, seen.skipped, summary)
+
+
+def _check_patch(classifier: Classifier, patch: tuple[int, int] | None) -> None:
+    """Before the long work."""
+    config = classifier.model.config
+    rows, columns = config.feature_size(config.img_size) if isinstance(config, ResNetConfig) else config.grid
+    if patch is not None and not (0 <= patch[0] < rows and 0 <= patch[1] < columns):
+        place = f"row {patch[0]}, column {patch[1]}"
+        raise VitrailError(f"there is no patch in {place}: the grid is {rows} x {columns}, counted from 0")
 
 
 def _names() -> set[str]:

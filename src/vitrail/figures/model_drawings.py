@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from vitrail.figures.drawings import bar
-from vitrail.figures.overlays import Floats
+from vitrail.figures.overlays import Floats, tiled
 from vitrail.pages.document import colours
 from vitrail.pages.plots import bare, new_figure
 
@@ -25,26 +23,28 @@ POSITIONS = {
 def draw_filters(filters: Floats, share: Floats) -> Figure:
     """Figure 7, left: principal components of the filters, each with its share of the variance."""
     count, columns = len(filters), min(7, len(filters))
-    rows = math.ceil(count / columns)
-    shape = filters.shape[2] / filters.shape[3]
-    figure = new_figure(columns * 0.95 + 0.4, rows * (0.95 * shape + 0.12) + 0.7)
-    figure.suptitle("Principal components of the filters that read pixels", fontsize=11, fontweight="bold")
-    for place, axes in enumerate(np.atleast_1d(figure.subplots(rows, columns)).ravel()):
-        if place >= count:
-            axes.set_visible(False)
-            continue
-        axes.imshow(_as_picture(filters[place]), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
-        bare(axes)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.set_title(f"{share[place]:.1%}", fontsize=7.5, fontweight="normal", pad=2, loc="center")
+    height, width = filters.shape[2:]
+    gap = max(1, round(0.3 * height))
+    sheet = tiled(np.stack([_as_picture(one) for one in filters]), columns, gap, 0)
+    wide = columns * 0.95
+    figure = new_figure(wide + 0.3, wide * sheet.shape[0] / sheet.shape[1] + 0.65)
+    axes = figure.add_subplot()
+    axes.imshow(sheet, interpolation="nearest", cmap="gray", vmin=0, vmax=1)
+    bare(axes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title("Principal components of the filters that read pixels", pad=18)
+    for place in range(count):
+        y, x = place // columns * (height + gap), place % columns * (width + gap) + (width - 1) / 2
+        axes.text(x, y - 0.5 - 0.03 * height, f"{share[place]:.1%}", fontsize=7.5, ha="center", va="bottom")
     return figure
 
 
 def _as_picture(values: Floats) -> Floats:
-    """(height, width, 3), or (height, width) where there are not three channels: grey is zero."""
-    values = values.transpose(1, 2, 0) if values.shape[0] == 3 else values.mean(axis=0)
-    return 0.5 + 0.5 * values / max(float(np.abs(values).max()), 1e-12)
+    """(height, width, 4), grey where there are not three channels: the middle is zero."""
+    values = values if values.shape[0] == 3 else np.repeat(values.mean(axis=0, keepdims=True), 3, axis=0)
+    colour = 0.5 + 0.5 * values.transpose(1, 2, 0) / max(float(np.abs(values).max()), 1e-12)
+    return np.dstack([colour, np.ones(colour.shape[:2])])
 
 
 def draw_positions(values: Floats, kind: str) -> Figure:
@@ -55,10 +55,10 @@ def draw_positions(values: Floats, kind: str) -> Figure:
     low, high = (-1.0, 1.0) if kind != "bias" else (float(values.min()), float(values.max()))
     shape = len(picked[0]) * rows / (len(picked[1]) * columns)
     wide = 6.4 if shape <= 1 else 6.4 / shape
-    figure = new_figure(wide + 1.2, wide * shape + 0.75)
+    figure = new_figure(max(wide, 1.6) + 1.2, max(wide * shape, 1.6) + 0.75)
     axes = figure.add_subplot()
-    image = axes.imshow(_tiled(values, *picked), cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
-    image.cmap.set_bad(colours()["card"])
+    some = values[np.ix_(*picked)].reshape(-1, rows, columns)
+    axes.imshow(tiled(some, len(picked[1]), 1), cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
     bare(axes)
     for ticks, places, side in ((axes.set_yticks, picked[0], rows), (axes.set_xticks, picked[1], columns)):
         ticks([place * (side + 1) + (side - 1) / 2 for place in range(len(places))], [str(one + 1) for one in places])
@@ -75,16 +75,6 @@ def _spread(length: int) -> list[int]:
     if length <= _MOST_PLACES:
         return list(range(length))
     return sorted({round(place) for place in np.linspace(0, length - 1, 10)})
-
-
-def _tiled(values: Floats, rows: list[int], columns: list[int]) -> Floats:
-    """One picture of all the maps, a pixel apart."""
-    height, width = values.shape[2] + 1, values.shape[3] + 1
-    tiles = np.full((len(rows) * height - 1, len(columns) * width - 1), np.nan)
-    for i, row in enumerate(rows):
-        for j, column in enumerate(columns):
-            tiles[i * height : (i + 1) * height - 1, j * width : (j + 1) * width - 1] = values[row, column]
-    return tiles
 
 
 def draw_distances(distances: Floats, pictures: int) -> Figure:

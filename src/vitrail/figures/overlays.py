@@ -41,6 +41,18 @@ def overlay(picture: Pixels, values: Floats, span: tuple[float, float] | None = 
     return mixed.astype(np.uint8)
 
 
+def tiled(maps: NDArray[Any], columns: int, gap: int, ground: float = np.nan) -> NDArray[Any]:
+    """One picture of many, (count, height, width) or with channels last, in so many columns, a gap between them."""
+    count, height, width = maps.shape[:3]
+    rows = -(-count // columns)
+    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, *maps.shape[3:])
+    sheet = np.full(shape, ground, maps.dtype)
+    for place, one in enumerate(maps):
+        y, x = place // columns * (height + gap), place % columns * (width + gap)
+        sheet[y : y + height, x : x + width] = one
+    return sheet
+
+
 def in_colour(picture: Pixels) -> Pixels:
     """(height, width, 3), whatever the number of channels."""
     return picture if picture.shape[-1] == 3 else np.repeat(picture[..., :1], 3, axis=-1)

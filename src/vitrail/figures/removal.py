@@ -37,7 +37,7 @@ class Curves:
 
 @torch.no_grad()
 def removal_curves(
-    model: ViT | ResNet, pixels: Tensor, maps: Tensor, target: Target = None, *, steps: int = 20, batch_size: int = 32
+    model: ViT | ResNet, pixels: Tensor, maps: Tensor, target: Target = None, *, steps: int = 20, batch_size: int = 16
 ) -> Curves:
     """Deletion and insertion by the order of `maps`, (batch, rows, columns), the largest first. What is removed has
     the colour of the mean: zero, as the model reads pixels."""

@@ -137,15 +137,25 @@ def positions(model: Model) -> Drawn:
 
 
 def methods_of(classifier: Classifier) -> tuple[Method, ...]:
-    return ("grad_cam",) if isinstance(classifier.model, ResNet) else METHODS
+    """Those that the model can have."""
+    if isinstance(classifier.model, ResNet):
+        return ("grad_cam",)
+    config = classifier.model.config
+    alone = config.pool == "token" and config.depth == 1  # only the class token leaves the block
+    return tuple(method for method in METHODS if method != "grad_cam" or not alone)
 
 
 def class_number(classifier: Classifier, inputs: Tensor, target: int | str | None) -> int:
-    """The class that is asked for by number or name; by default, what is predicted of the first picture."""
-    if not classifier.classes:
-        raise VitrailError("this model has no head, so there is no class to explain: train one, or look at rollout")
-    if target is None:
+    """The class that is asked for; by default, what is predicted of the first picture."""
+    if target is None and classifier.classes:
         return int(predicted(classifier, inputs[:1])[0].argmax())
+    return named_class(classifier, target)
+
+
+def named_class(classifier: Classifier, target: int | str | None) -> int:
+    """The class of this number or name."""
+    if not classifier.classes or target is None:
+        raise VitrailError("this model has no head, so there is no class to explain: train one, or look at rollout")
     if isinstance(target, str) and target in classifier.classes:
         return classifier.classes.index(target)
     if isinstance(target, int) or target.isdecimal():
