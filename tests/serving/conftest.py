@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import vitrail
-from tests.quiet import one_thread  # noqa: F401
+from tests.quiet import one_thread, own_cache  # noqa: F401
 from tests.serving.running import Running, running
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2, "num_classes": 10}

@@ -80,8 +80,18 @@ def test_the_command_line_the_server_and_onnx_give_the_same_logits(
     np.testing.assert_allclose([one["score"] for one in row["top"]], [one["score"] for one in said], atol=2e-6)
     with running(tiny, engine="onnx") as other:
         (same,) = other.post("/v1/predict?logits=true", content=data).json()["predictions"]
-        assert other.get("/v1/model").json()["engine"] == "onnx"
+        facts = other.get("/v1/model").json()
+        assert (facts["engine"], facts["kind"], facts["can"]["attention"]) == ("onnx", "vit", True)
+        exported = other.app.models.find("tiny").current.loaded.engine.path
     np.testing.assert_allclose(logits_of(same), logits_of(row), atol=1e-4)
+    with running(exported) as alone:  # the file, without the model it was made from
+        (same,) = alone.post("/v1/predict?logits=true", content=data).json()["predictions"]
+        np.testing.assert_allclose(logits_of(same), logits_of(row), atol=1e-4)
+        facts = alone.get("/v1/model").json()
+        assert (facts["kind"], facts["grid"], facts["can"]["embed"]) == ("exported", None, True)
+        for query in ("attention=true", "drop=1"):
+            answer = alone.post(f"/v1/predict?{query}", content=data)
+            assert (answer.status_code, "exported file" in answer.json()["error"]) == (400, True)
 
 
 def test_the_pixels_that_are_shown_are_those_the_model_sees(server: Running, classifier: vitrail.Classifier) -> None:

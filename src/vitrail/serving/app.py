@@ -77,12 +77,9 @@ def make_app(
                 await hosted.close()
             decoders.shutdown(wait=False, cancel_futures=True)
 
-    files = page_files()
-    for path, file in files.items():
+    for path, file in page_files().items():
         address = "/" if path == "index.html" else f"/page/{path}"
         routes.append(Route(address, _showing(file), methods=["GET"], name=path))
-    if "index.html" not in files:
-        routes.append(Route("/", _showing(docs_page(settings)), methods=["GET"]))
     router = Router(routes, redirect_slashes=False, lifespan=lifespan)
     named = {route.endpoint: route.path for route in reversed(routes)}
     asgi = Reception(Front(router, metrics=metrics, token=token, is_open=_is_open, routes=named), settings)
