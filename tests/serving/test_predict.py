@@ -306,3 +306,17 @@ def test_a_resnet_has_panes_and_attribution_and_no_attention() -> None:
         (row,) = server.post("/v1/predict?attention=true&drop=2", content=picture()).json()["predictions"]
         assert np.shape(row["attention"]["attribution"]["values"]) == tuple(facts["grid"])
         assert server.post("/v1/predict?drop=2&dropping=remove", content=picture()).status_code == 400
+
+
+def test_real_weights_see_real_photographs_as_the_classifier_does(deit_tiny: Path, imagenet_sample: Path) -> None:
+    classifier = vitrail.load(deit_tiny)
+    files = sorted(imagenet_sample.rglob("*.JPEG"))[::300]
+    wanted = classifier.logits(files).numpy()
+    with running(deit_tiny, batch_size=4) as server:
+        sent = [("pictures", (path.name, path.read_bytes())) for path in files]
+        answer = server.post("/v1/predict?logits=true&attention=true&parts=rollout,attribution", files=sent).json()
+        assert server.get("/v1/model").json()["layers_at_once"] == 12
+    for row, logits in zip(answer["predictions"], wanted, strict=True):
+        np.testing.assert_allclose(logits_of(row), logits, atol=1e-4)
+        assert np.shape(row["attention"]["rollout"]) == (14, 14)
+        assert row["attention"]["attribution"]["index"] == int(logits.argmax())
