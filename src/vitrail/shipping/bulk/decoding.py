@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from vitrail.errors import PictureError
 from vitrail.pictures import Preprocessing
 from vitrail.pictures.sources import printable
 from vitrail.shipping.bulk.items import Item, read_many
-from vitrail.shipping.bulk.listing import Listing
+from vitrail.shipping.bulk.listing import Listing, from_text
 
 _LONGEST_ERROR = 500
 
@@ -37,6 +37,19 @@ class Decoder:
     def lost(self, row: int) -> Decoded:
         (item,) = self.listing.items(row, row + 1)
         return Decoded(_zeros(1, self.preprocessing), {0: f"{printable(item.path)}: the decoder crashes on it"})
+
+
+@dataclass(frozen=True)
+class RowDecoder:
+    """Runs in tasks of Ray: one picture, or why there is none. Nothing here loads torch, which a task need not wait
+    for."""
+
+    preprocessing: Preprocessing
+    __name__ = "decode"  # Ray asks for it
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        pixels, errors = decode([from_text(row["item"])], self.preprocessing)
+        return {"pixels": pixels[0], "error": errors.get(0, "")}
 
 
 def decode(items: Sequence[Item], preprocessing: Preprocessing) -> Decoded:

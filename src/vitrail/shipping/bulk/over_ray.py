@@ -18,11 +18,10 @@ import torch
 
 from vitrail.classifier import Classifier
 from vitrail.errors import VitrailError
-from vitrail.pictures import Preprocessing
 from vitrail.pictures.sources import printable
 from vitrail.shipping.bulk.answers import Answers, Wanted
-from vitrail.shipping.bulk.decoding import batches_of, decode
-from vitrail.shipping.bulk.listing import Listing, from_text, to_text
+from vitrail.shipping.bulk.decoding import RowDecoder, batches_of
+from vitrail.shipping.bulk.listing import Listing, to_text
 from vitrail.shipping.engines import choose
 
 
@@ -53,22 +52,9 @@ class RayRunner:
         model = ray.put((deepcopy(self.classifier).to("cpu"), self.engine, self.wanted, self.batch_size))
         return (
             ray.data.from_arrow(blocks)
-            .map(_Decoding(self.classifier.preprocessing), num_cpus=1)
+            .map(RowDecoder(self.classifier.preprocessing), num_cpus=1)
             .map_batches(_Computing, fn_constructor_args=(model,), batch_size=None, **_actors(ray, len(blocks)))
         )
-
-
-@dataclass(frozen=True)
-class _Decoding:
-    """Runs in tasks: one picture, or why there is none."""
-
-    preprocessing: Preprocessing
-    __name__ = "decode"  # Ray asks for it
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        item = from_text(row["item"])
-        pixels, errors = decode([item], self.preprocessing)
-        return {"pixels": pixels[0], "error": errors.get(0, "")}
 
 
 class _Computing:
