@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -108,7 +111,7 @@ def stress(
     if not as_json:
         for classifier in classifiers.values():
             print_assumed(classifier)
-    with shown_progress("batches") as progress:
+    with _promise(out), shown_progress("batches") as progress:
         report = vitrail.stress(
             classifiers,
             address,
@@ -134,3 +137,14 @@ def stress(
     else:
         print(report.text() + ("" if out is None else f"\n\nthe plot and all figures are in {out}"))
     return 0
+
+
+@contextmanager
+def _promise(out: Path | None) -> Iterator[None]:
+    """Whoever stops it is told that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None:
+            print(f"what is done is kept in {out}: the same command goes on", file=sys.stderr)
+        raise

@@ -222,3 +222,36 @@ def test_bad_input_is_refused_in_one_line(vit, coloured, tmp_path) -> None:
     with pytest.raises(DataError, match="knows no class"):
         vitrail.stress(other, coloured, ignore_unknown=True, workers=0)
     assert chosen_tests("shuffle, occlusion") == ("occlusion", "shuffle")
+
+
+KINDS = {
+    "registers, distilled": {"registers": 2, "distilled": True},
+    "mean, RoPE": {"class_token": False, "pool": "mean", "positions": "none", "rope": True, "norm": "rms"},
+    "not square": {"img_size": (16, 32)},
+    "stem of convolutions": {"conv_stem": (8, 8), "patch_size": 2},
+    "patches that overlap": {"patch_size": 8, "stride": 4},
+    "attention pooling": {"class_token": False, "pool": "map"},
+    "grey": {"in_chans": 1},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_can_be_stressed(kind: str, coloured) -> None:
+    torch.manual_seed(0)
+    small = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 3}
+    model = vitrail.Classifier(
+        vitrail.create("vit_ti16", zero_head=False, **{**small, **KINDS[kind]}), classes=["blue", "green", "red"]
+    )
+    only = [test for test in TESTS if test != "corruptions"]
+    report = vitrail.stress(model, coloured, only=only, seeds=1, steps=1, pictures=6, workers=0)
+    assert report.models[0].grid == model.model.config.grid == report.grid
+    assert {curve.test for curve in report.models[0].curves} == set(only)
+
+
+def test_a_source_that_cannot_tell_whether_it_changed_begins_anew_and_says_so(
+    vit, coloured, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("vitrail.scoring.stress.stress.mark_of", lambda *_: None)
+    report = vitrail.stress(vit, coloured, only="scale", workers=0, out=tmp_path / "out")
+    assert "begins anew" in report.notes[-1]
+    assert not (tmp_path / "out" / "trials.jsonl").exists()

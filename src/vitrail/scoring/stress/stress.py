@@ -33,6 +33,8 @@ Progress = Callable[[int, int], None]
 
 PICTURES = 1000
 
+_FORGETFUL = "the data cannot tell whether its pictures have changed: a stress that is stopped begins anew"
+
 
 def stress(
     models: Model | Sequence[Model] | Mapping[str, Model],
@@ -82,8 +84,9 @@ def stress(
     subjects = [Subject(name, classifiers[name], part, batch_size, workers) for name, part in parts.items()]
     divisor = _baseline(baseline, subjects) if "corruptions" in tests else None
     plan = Plan(tests, seeds, _grid(grid, subjects), Attack(eps, steps))
+    marks = {one.name: _mark(one) for one in subjects}
     record = Record(None if folder is None else folder / TRIALS)
-    found = tuple(_Run(plan, record, subjects, progress).all())
+    found = tuple(_Run(plan, record, subjects, marks, progress).all())
     if isinstance(divisor, str):
         errors = next(one.corruption_errors for one in found if one.name == divisor)
         divisor = Baseline(divisor, errors)
@@ -98,7 +101,7 @@ def stress(
         grid=plan.grid,
         attack=plan.attack.describe(),
         baseline=divisor,
-        notes=tuple(_notes(subjects, plan)),
+        notes=(*_notes(subjects, plan), *([_FORGETFUL] if folder is not None and None in marks.values() else [])),
     )
     if folder is not None:
         report.write(folder)
@@ -195,9 +198,17 @@ def _notes(subjects: Sequence[Subject], plan: Plan) -> Iterable[str]:
 class _Run:
     """All trials of all models."""
 
-    def __init__(self, plan: Plan, record: Record, subjects: Sequence[Subject], progress: Progress | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        record: Record,
+        subjects: Sequence[Subject],
+        marks: Mapping[str, str | None],
+        progress: Progress | None,
+    ) -> None:
         self.plan = plan
         self.record = record
+        self.marks = marks
         self.progress = progress
         self.trials = {one.name: list(plan.trials(one.picture_size, one.own_grid is not None)) for one in subjects}
         self.subjects = subjects
@@ -209,7 +220,7 @@ class _Run:
             yield self._one(subject)
 
     def _one(self, subject: Subject) -> Stressed:
-        mark, ways = _mark(subject), Ways(subject, self.plan)
+        mark, ways = self.marks[subject.name], Ways(subject, self.plan)
         outcomes = {trial: self._outcome(subject, ways, mark, trial) for trial in self.trials[subject.name]}
         clean = outcomes.pop(CLEAN)
         return Stressed(

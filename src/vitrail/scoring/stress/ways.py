@@ -95,7 +95,7 @@ class Ways:
         subject, model = self.subject, self.subject.classifier.model
         where = squares(seen.dice(trial), subject.picture_size, trial.level)
         inputs, labels, where = (x.to(subject.device) for x in (seen.inputs.to(subject.dtype), seen.labels, where))
-        mean, std = subject.mean.to(subject.device), subject.std.to(subject.device)
+        mean, std = subject.mean.to(inputs), subject.std.to(inputs)
         few = max(1, subject.size // _BACKWARD)
         parts = []
         for start in range(0, len(inputs), few):
