@@ -54,10 +54,11 @@ def rotations(grid: Pair, head_dim: int, theta: float, num_prefix: int, device: 
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
     """Turns neighbouring channels of `x` (batch, heads, tokens, head_dim) by `turn` (2, …, tokens, head_dim / 2)."""
-    cos, sin = turn.to(x.dtype).repeat_interleave(2, dim=-1)
+    cos, sin = turn.to(x.dtype)
+    both, opposite = torch.stack([cos, cos], dim=-1).flatten(-2), torch.stack([-sin, sin], dim=-1).flatten(-2)
     # neighbours exchanged in place, not even and odd ones apart: a compiler then reads memory in one stream
-    exchanged = x.reshape(*x.shape[:-1], -1, 2).flip(-1) * x.new_tensor([-1.0, 1.0])
-    return x * cos + exchanged.flatten(-2) * sin
+    exchanged = x.reshape(*x.shape[:-1], -1, 2).flip(-1).flatten(-2)
+    return x * both + exchanged * opposite
 
 
 def relative_index(grid: Pair, has_prefix: bool, num_prefix: int, device: torch.device) -> Tensor:
