@@ -13,6 +13,7 @@ export class Trouble extends Error {
 
 let token = sessionStorage.getItem("vitrail-token") ?? "";
 let askToken = async () => "";
+let asking = null; // several requests may be refused at a time; the user is asked once
 
 /** What is called when the server wants a token; it resolves to one. */
 export function onTokenWanted(ask) {
@@ -52,6 +53,7 @@ async function inTurn(work) {
 
 async function send(path, options = {}) {
   for (;;) {
+    const used = token;
     const headers = token ? { authorization: `Bearer ${token}` } : {};
     let answer;
     try {
@@ -62,7 +64,8 @@ async function send(path, options = {}) {
     }
     if (answer.ok) return answer;
     if (answer.status !== 401) throw await refusal(answer);
-    token = await askToken();
+    if (token !== used) continue;
+    token = await (asking ??= askToken().finally(() => { asking = null; }));
     sessionStorage.setItem("vitrail-token", token);
   }
 }

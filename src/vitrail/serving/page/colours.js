@@ -18,13 +18,13 @@ function scale(stops) {
 
 const bent = (t) => t ** 0.65; // weights are mostly small: without it, one pane shines and all others are night
 
-const cathedral = scale([[0, "#0a0c2a"], [0.25, "#2a2f96"], [0.5, "#842c9e"], [0.72, "#d92b4b"], [0.9, "#f5a524"], [1, "#fff4cc"]].map(([t, hex]) => [t, rgb(hex)]));
+const cathedral = scale([[0, "#12164a"], [0.25, "#2f37b4"], [0.48, "#8b2fb0"], [0.7, "#e02c4e"], [0.88, "#fba61e"], [1, "#fff6d2"]].map(([t, hex]) => [t, rgb(hex)]));
 const hues = new Map();
 
 function hue(hex) {
   if (!hues.has(hex)) {
     const colour = rgb(hex);
-    hues.set(hex, scale([[0, [12, 12, 22]], [0.6, colour], [1, mix(colour, [255, 255, 255], 0.62)]]));
+    hues.set(hex, scale([[0, mix([26, 25, 38], colour, 0.12)], [0.62, colour], [1, mix(colour, [255, 255, 255], 0.72)]]));
   }
   return hues.get(hex);
 }

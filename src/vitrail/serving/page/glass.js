@@ -11,6 +11,7 @@ export class Glass {
   #glow;
   #shape = { rows: 1, columns: 1 };
   #picture = null; // {image, crop: [x, y, width, height], pixelated}
+  #glaze = null; // a canvas for the overlay
   #scaled = null; // the picture at the canvas's size
   #shown = null; // shades as they are drawn now
   #wanted = null; // shades as they shall be
@@ -153,17 +154,32 @@ export class Glass {
     if (ring !== null && panes[ring]) circle(brush, panes[ring], width);
   }
 
+  /** Coloured glass: the picture as grey paint on it, the colour of each pane by its shade. */
   #tint(brush, panes, width, height) {
-    brush.globalCompositeOperation = "saturation"; // the colours of the picture give way to those of the overlay
-    brush.fillStyle = `rgb(128 128 128 / ${this.#strength * 0.85})`;
-    brush.fillRect(0, 0, width, height);
-    brush.globalCompositeOperation = "source-over";
+    const page = (this.#glaze ??= document.createElement("canvas"));
+    if (page.width !== width || page.height !== height) Object.assign(page, { width, height });
+    const glaze = page.getContext("2d");
+    const layer = (how, colour) => {
+      glaze.globalCompositeOperation = how;
+      glaze.fillStyle = colour;
+    };
+    glaze.globalCompositeOperation = "copy";
+    glaze.drawImage(brush.canvas, 0, 0);
+    layer("saturation", "rgb(128 128 128)");
+    glaze.fillRect(0, 0, width, height);
+    layer("screen", "rgb(255 255 255 / 0.34)");
+    glaze.fillRect(0, 0, width, height);
     panes.forEach(([x, y, w, h], i) => {
       const shade = this.#shown[i];
-      const [r, g, b] = this.#colour(shade);
-      brush.fillStyle = `rgb(${r} ${g} ${b} / ${this.#strength * (0.82 - 0.1 * shade)})`;
-      brush.fillRect(x, y, w, h);
+      const colour = this.#colour(shade).join(" ");
+      layer("multiply", `rgb(${colour})`);
+      glaze.fillRect(x, y, w, h);
+      layer("screen", `rgb(${colour} / ${0.12 + 0.3 * shade})`);
+      glaze.fillRect(x, y, w, h);
     });
+    brush.globalAlpha = this.#strength;
+    brush.drawImage(page, 0, 0);
+    brush.globalAlpha = 1;
   }
 
   /** Panes that are not there (yet): one sees through. */
@@ -213,12 +229,12 @@ function bevel(brush, panes) {
   if (panes.length === 1) return;
   const line = leadWidth(panes);
   const at = Math.ceil(line / 2);
-  brush.fillStyle = "rgb(255 255 255 / 0.2)";
+  brush.fillStyle = "rgb(255 255 255 / 0.15)";
   for (const [x, y, w, h] of panes) {
     brush.fillRect(x + at, y + at, w - 2 * at, line);
     brush.fillRect(x + at, y + at + line, line, h - 2 * at - line);
   }
-  brush.fillStyle = "rgb(0 0 0 / 0.16)";
+  brush.fillStyle = "rgb(0 0 0 / 0.14)";
   for (const [x, y, w, h] of panes) {
     brush.fillRect(x + at, y + h - at - line, w - 2 * at, line);
     brush.fillRect(x + w - at - line, y + at, line, h - 2 * at - line);

@@ -30,7 +30,7 @@ class Settings extends EventTarget {
 
   /** The model is another one: what it does not have is left. */
   useModel(facts) {
-    const layer = Math.max(0, facts.layers - 1);
+    const layer = Math.max(0, Math.round(facts.layers * 0.75) - 1); // where panes have found what belongs together
     const can = { ...facts.can };
     const view = VIEWS.find(({ name, needs }) => name === this.view && (!needs || can[needs])) ? this.view : "picture";
     this.set({ facts, layer, head: -1, view, dropping: can.remove ? this.dropping : "blank" });
