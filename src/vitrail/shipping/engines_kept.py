@@ -15,10 +15,12 @@ import torch
 from vitrail.classifier import Classifier
 from vitrail.errors import VitrailError
 from vitrail.shipping.engines import Engine
-from vitrail.shipping.export_graph import FromBytes, WithFeatures, program
+from vitrail.shipping.export_fast import fast_graph
+from vitrail.shipping.export_graph import program
 from vitrail.shipping.export_metadata import Metadata, Takes
 from vitrail.whole import written_whole
 
+STAND_INS = 64  # pictures that int8 is calibrated on
 FORMAT = 1  # part of the name: raised when the same model would give another engine
 LARGEST = 10 * 2**30  # bytes of all that is kept; what was not used for longest goes first
 
@@ -58,10 +60,10 @@ def int8_is_quick(classifier: Classifier) -> bool:
 def _make(classifier: Classifier, kind: str, place: Path, name: str) -> None:
     size = classifier.preprocessing.size
     channels = classifier.preprocessing.channels
-    model = FromBytes(WithFeatures(classifier.model), classifier.preprocessing)
     weight = next(classifier.model.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         raise VitrailError(f"the engine {kind} is made from a float32 model on the CPU: load it there, or take torch")
+    model = fast_graph(classifier.model, classifier.preprocessing)
     graph = program(model, torch.zeros(2, *size, channels, dtype=torch.uint8))
     about = metadata(classifier, "bytes", ("logits", "features"), "int8" if kind == "int8" else "float32")
     try:
@@ -78,7 +80,7 @@ def _make(classifier: Classifier, kind: str, place: Path, name: str) -> None:
             if kind == "int8":
                 from vitrail.shipping.quantise import quantised_openvino, stand_ins
 
-                made = quantised_openvino(made, stand_ins(classifier.preprocessing))
+                made = quantised_openvino(made, stand_ins(classifier.preprocessing, STAND_INS))
             write_openvino(made, about, new / name)
     except OSError as error:
         raise VitrailError(f"the engine {kind} cannot be kept in {place.parent}: {error}") from error

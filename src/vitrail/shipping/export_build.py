@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from vitrail.classifier import Classifier
 from vitrail.shipping.engines import Floats
 from vitrail.shipping.engines_kept import metadata
+from vitrail.shipping.export_fast import with_split_attention
 from vitrail.shipping.export_graph import BATCH, WithFeatures, program
 from vitrail.shipping.export_metadata import Metadata
 from vitrail.shipping.export_pictures import FromPictures
@@ -122,6 +123,8 @@ class Builder:
         """What is made a graph."""
         plan = self.plan
         model = for_any_size(self.classifier.model) if plan.dynamic_size else self.classifier.model
+        if plan.format != "torch":
+            model = with_split_attention(model)
         module: nn.Module = WithFeatures(model) if plan.features else model
         if plan.precision in DTYPES and plan.format != "openvino":
             module = InPrecision(module, DTYPES[plan.precision])

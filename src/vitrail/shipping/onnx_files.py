@@ -38,9 +38,8 @@ def write_onnx(graph: ExportedProgram, about: Metadata, path: Path) -> dict[str,
                 verbose=False,
                 optimize=True,
             )
-    except torch.onnx.errors.OnnxExporterError as error:
-        cause = error.__cause__ or error
-        words = " ".join(str(cause).split())[:300]
+    except Exception as error:  # of many kinds; the cause, where it has one, says more
+        words = " ".join(str(error.__cause__ or error).split())[:300]
         raise VitrailError(f"the model has a layer that ONNX (opset {OPSET}) cannot say: {words}") from error
     made.model.metadata_props[KEY] = about.to_text()
     weights = sum(tensor.nbytes for tensor in graph.state_dict.values())

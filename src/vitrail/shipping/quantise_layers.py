@@ -47,14 +47,21 @@ def sensitive_layers(errors: Mapping[str, float], budget: float = BUDGET) -> lis
 
 def nodes_of(graph: ExportedProgram, layers: list[str]) -> list[str]:
     """The names that these layers' products have in a graph."""
+    wanted = {part for layer in layers for part in _parts(layer)}
     found = []
     for node in graph.graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         if node.op == "call_function" and stack and "linear" in str(node.target):
             path = [entry[0] for entry in stack.values()][-1]
-            if any(path == layer or path.endswith(f".{layer}") for layer in layers):
+            if any(path == layer or path.endswith(f".{layer}") for layer in wanted):
                 found.append(node.name)
     return found
+
+
+def _parts(layer: str) -> list[str]:
+    """The layer; a graph may have it in three."""
+    stem = layer.removesuffix("qkv")
+    return [layer] if stem == layer else [layer, f"{stem}q", f"{stem}k", f"{stem}v"]
 
 
 def _ranges(model: nn.Module, layers: Mapping[str, nn.Linear], values: Tensor) -> dict[str, tuple[float, float]]:
