@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import vitrail
-from tests.serving.conftest import make_model
+from tests.serving.conftest import SMALL, make_model
 from tests.serving.running import Running, picture, running
 from vitrail.cli import main
 from vitrail.figures import attribution, rollout
@@ -306,6 +306,16 @@ def test_a_resnet_has_panes_and_attribution_and_no_attention() -> None:
         (row,) = server.post("/v1/predict?attention=true&drop=2", content=picture()).json()["predictions"]
         assert np.shape(row["attention"]["attribution"]["values"]) == tuple(facts["grid"])
         assert server.post("/v1/predict?drop=2&dropping=remove", content=picture()).status_code == 400
+
+
+def test_a_model_without_a_head_gives_embeddings_alone() -> None:
+    torch.manual_seed(0)
+    classifier = vitrail.Classifier(vitrail.create("vit_ti16", **{**SMALL, "num_classes": 0}))
+    with running(classifier) as server:
+        (row,) = server.post("/v1/embed", content=picture()).json()["embeddings"]
+        np.testing.assert_allclose(row["embedding"], classifier.logits(picture())[0], atol=1e-5)
+        answer = server.post("/v1/predict", content=picture())
+        assert (answer.status_code, "ask for /v1/embed" in answer.json()["error"]) == (400, True)
 
 
 def test_real_weights_see_real_photographs_as_the_classifier_does(deit_tiny: Path, imagenet_sample: Path) -> None:

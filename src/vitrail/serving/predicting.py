@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from vitrail.errors import PictureError
 from vitrail.pictures.sources import printable
 from vitrail.serving.answering import Answer, Answering, Picture, check, decode, png_address, task_of
-from vitrail.serving.bodies import Body, Upload, inflate, read_body
+from vitrail.serving.bodies import Body, Upload, inflate, read_body, whole
 from vitrail.serving.computing import Loaded
 from vitrail.serving.hosting import Generation, Hosted, Models
 from vitrail.serving.options import EMBED, PREDICT, Options, read_options
@@ -41,7 +41,7 @@ class Predicting:
         settings = self.answering.settings
         query = _query(request)
         self.models.find(query.get("model")).admit(1)  # before the body is read
-        data = await request.body()
+        data = await whole(request.stream())
         encoding, content_type = (request.headers.get(name, "") for name in ("content-encoding", "content-type"))
         if encoding or not content_type.startswith("image/"):
             body = await _in_thread(self.answering, _read, encoding, content_type, data, settings)
@@ -95,6 +95,7 @@ def _work(
 ) -> Callable[[], tuple[Hashable, Any]]:
     def work() -> tuple[Hashable, Any]:
         upload = uploads[place]
+        uploads[place] = Upload(upload.name, b"")  # what waits in the queue needs its pixels alone
         picture = decode(upload.data, upload.name, loaded, most)
         pictures[place] = picture if options.seen else Picture(_NOTHING, picture.size, picture.seconds)
         return task_of(picture, options, loaded)

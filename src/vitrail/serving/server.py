@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 import socket
 import threading
@@ -52,11 +51,13 @@ class Server(uvicorn.Server):
             return
         loop = asyncio.get_running_loop()
         old: dict[int, Any] = {name: signal.signal(name, self.handle_exit) for name in (signal.SIGTERM, signal.SIGINT)}
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        with contextlib.suppress(AttributeError, NotImplementedError):  # a system without SIGHUP
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
         try:
             yield
         finally:
-            loop.remove_signal_handler(signal.SIGHUP)
+            with contextlib.suppress(AttributeError, NotImplementedError):
+                loop.remove_signal_handler(signal.SIGHUP)
             for name, handler in old.items():
                 signal.signal(name, handler)
 
@@ -100,6 +101,10 @@ def bound(settings: Settings) -> socket.socket:
 
 def allow_files(connections: int) -> None:
     """Room for so many connections among the files that the process may open."""
+    try:
+        import resource
+    except ImportError:  # a system without such a limit
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if soft != resource.RLIM_INFINITY and soft < wanted:

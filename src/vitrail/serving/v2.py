@@ -16,7 +16,7 @@ import vitrail
 from vitrail.errors import PictureError
 from vitrail.pictures.sources import printable
 from vitrail.serving.answering import Answer, Answering, Work, decode
-from vitrail.serving.bodies import inflate, parse_json
+from vitrail.serving.bodies import inflate, parse_json, whole
 from vitrail.serving.computing import FromValues, Loaded, Plain
 from vitrail.serving.hosting import Hosted, Models
 from vitrail.serving.options import unknown_model
@@ -92,7 +92,7 @@ class V2:
     async def infer(self, request: Request) -> Response:
         hosted = self._hosted(request)
         hosted.admit(1)  # before the body is read
-        data, headers = await request.body(), request.headers
+        data, headers = await whole(request.stream()), request.headers
         arguments = (headers.get("content-encoding", ""), headers.get(_LENGTH), data)
         asked = await asyncio.get_running_loop().run_in_executor(self.answering.decoders, self._read, *arguments)
         with hosted.current as generation:
