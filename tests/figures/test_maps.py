@@ -132,6 +132,18 @@ def test_pictures_may_have_another_size_where_the_model_takes_it() -> None:
         assert figures.saliency(model, pixels, method).shape == (1, 2, 7)
 
 
+def test_models_in_half_precision_have_maps_too() -> None:
+    model = make("rope, qk-norm, rms")
+    pixels = pictures_for(model)
+    whole = {method: figures.saliency(model, pixels, method, 1) for method in figures.METHODS}
+    model = model.bfloat16()
+    for method, maps in whole.items():
+        half = figures.saliency(model, pixels, method, 1)
+        assert half.dtype == torch.float32
+        assert torch.corrcoef(torch.stack([half.flatten(), maps.flatten()]))[0, 1] > 0.95
+    assert figures.attention_distance(model, pixels).shape == (2, 3, 4)
+
+
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("distilled")
     pixels = pictures_for(model, 5)
