@@ -342,10 +342,9 @@ class ViT(nn.Module):
     def reset_head(self, num_classes: int) -> None:
         """Replaces the head for another number of classes (0: features)."""
         self.config = self.config.replace(num_classes=num_classes)
-        like = self.patch_embed.proj.weight
         self._make_heads()
         for head in (self.head, self.head_dist):
             if isinstance(head, nn.Linear):
-                head.to(like.device, like.dtype)
+                head.to(self.patch_embed.proj.weight)  # where that is, and in its numbers
                 nn.init.trunc_normal_(head.weight, std=0.01)
                 initialise_head(head, self.config)
