@@ -82,7 +82,9 @@ def export(
             accuracy = None
             if pictures is not None and plan.takes == "values":
                 accuracy = score(classifier, built.file, pictures, progress)
-                if max_drop is not None and accuracy.drop > max_drop:
+                if max_drop is not None and accuracy is None:
+                    raise VitrailError("--max-drop is measured on pictures with one label each: these have none")
+                if max_drop is not None and accuracy is not None and accuracy.drop > max_drop:
                     raise VitrailError(
                         f"{precision} loses {accuracy.drop:.1f} points of top-1 ({accuracy.float_top1:.1%} to "
                         f"{accuracy.top1:.1%}), more than --max-drop {max_drop:g}: nothing is written"

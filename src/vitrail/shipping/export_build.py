@@ -163,8 +163,8 @@ class Builder:
             write_openvino(model, about, file, half=plan.precision == "float16")
         elif plan.precision == "int8":
             plain = file.with_name("float.onnx")
-            names = write_onnx(graph, about, plain)
-            kept = [name for name, node in names.items() if node in kept]
+            comes_from = write_onnx(graph, about, plain)
+            kept = [name for name, node in comes_from.items() if node in kept]
             if self.static:
                 quantised_onnx(plain, file, self._given(), kept)
             else:

@@ -53,7 +53,7 @@ def push(
 
 
 def _upload(api: Any, name: str, folder: Path, private: bool, message: str) -> str:
-    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
     disable_progress_bars()
     try:

@@ -85,7 +85,12 @@ def _nncf() -> Iterator[Any]:
 
 def quantised_onnx(source: Path, target: Path, given: NDArray[np.float32], kept: Collection[str] = ()) -> None:
     """Writes an .onnx with int8 activations too, calibrated on what it is `given`; nodes named in `kept` stay float."""
-    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (  # type: ignore[import-untyped]
+        CalibrationMethod,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
 
     with quiet():
         quantize_static(

@@ -76,8 +76,8 @@ def _ranges(model: nn.Module, layers: Mapping[str, nn.Linear], values: Tensor) -
 
     handles = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
     try:
-        for some in values.split(PROBED):
-            model(some)
+        for start in range(0, len(values), PROBED):
+            model(values[start : start + PROBED])
     finally:
         for handle in handles:
             handle.remove()

@@ -1,0 +1,105 @@
+"""Engines: the same logits and features whatever computes, and what `auto` takes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from tests.shipping.conftest import KINDS, classifier_of
+from vitrail.errors import VitrailError
+from vitrail.scoring.features import headless
+from vitrail.shipping import engines_kept
+from vitrail.shipping.engines import FEW, TorchEngine, choose, open_engine
+from vitrail.shipping.export_fast import fast_graph
+from vitrail.shipping.quantise import stand_ins
+
+pytest.importorskip("openvino", reason="openvino is not installed: uv run --all-extras pytest")
+pytest.importorskip("nncf", reason="nncf is not installed: uv run --all-extras pytest")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def wanted(classifier: vitrail.Classifier, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values = torch.from_numpy(classifier.preprocessing.normalise(pixels))
+    with torch.no_grad():
+        logits = classifier.model(values).numpy()
+        with headless(classifier.model):
+            return logits, classifier.model(values).numpy()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "resnet"])
+def test_torch_gives_what_the_model_and_its_head_read(kind: str) -> None:
+    classifier = classifier_of(kind)
+    pixels = stand_ins(classifier.preprocessing, 3)
+    logits, features = wanted(classifier, pixels)
+    with choose(classifier, "torch") as engine:
+        np.testing.assert_allclose(engine.run(pixels), logits, atol=1e-5)
+        np.testing.assert_allclose(engine.features(pixels), features, atol=1e-5)
+    assert torch.equal(torch.from_numpy(wanted(classifier, pixels)[0]), torch.from_numpy(logits))  # it is as it was
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "resnet"])
+def test_the_quick_graph_is_the_same_function(kind: str) -> None:
+    classifier = classifier_of(kind)
+    pixels = stand_ins(classifier.preprocessing, 3)
+    with torch.no_grad():
+        made = fast_graph(classifier.model, classifier.preprocessing)(torch.from_numpy(pixels))
+    for one, other in zip(made, wanted(classifier, pixels), strict=True):
+        np.testing.assert_allclose(one.numpy(), other, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "bound"), [("onnx", 1e-4), ("openvino", 1e-4), ("int8", 0.2)])
+def test_every_engine_is_near_the_model_and_is_made_once(name: str, bound: float, plain, monkeypatch) -> None:
+    pixels = stand_ins(plain.preprocessing, 5)
+    logits, features = wanted(plain, pixels)
+    with choose(plain, name) as engine:
+        assert engine.name == name
+        assert (engine.classes, engine.preprocessing) == (plain.classes, plain.preprocessing)
+        for some in (pixels, pixels[:1]):
+            made = engine.both(some)
+            assert np.abs(made[0] - logits[: len(some)]).max() <= bound * np.abs(logits).max()
+            assert np.abs(made[1] - features[: len(some)]).max() <= bound * np.abs(features).max()
+        first = engine.run(pixels)
+    monkeypatch.setattr(engines_kept, "_make", lambda *args: pytest.fail("it is made a second time"))
+    with choose(plain, name) as engine:
+        np.testing.assert_array_equal(engine.run(pixels), first)
+
+
+def test_auto_takes_int8_for_many_pictures_and_torch_for_a_few(plain, monkeypatch) -> None:
+    monkeypatch.setattr(engines_kept, "kept_engine", lambda classifier, kind: kind)
+    assert choose(plain, "auto", pictures=FEW - 1).name == "torch"
+    assert choose(plain, "auto", pictures=FEW) == "int8"
+    assert choose(plain, "auto") == "int8"
+    monkeypatch.setattr(engines_kept, "int8_is_quick", lambda classifier: False)
+    assert choose(plain, "auto").name == "torch"
+
+
+def test_a_file_is_an_engine_if_it_is_of_the_same_model(plain, tmp_path: Path) -> None:
+    vitrail.export(plain, tmp_path / "x.pt2", format="torch", features=True)
+    pixels = stand_ins(plain.preprocessing, 2)
+    with choose(plain, tmp_path / "x.pt2") as engine, TorchEngine(plain) as reference:
+        for one, other in zip(engine.both(pixels), reference.both(pixels), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+    other = vitrail.Classifier(plain.model, classes=list("abcde"))
+    with pytest.raises(VitrailError, match="was exported from another model"):
+        choose(other, tmp_path / "x.pt2")
+    assert open_engine(tmp_path / "x.pt2").classes == plain.classes
+
+
+@pytest.mark.parametrize("name", ["broken.onnx", "broken.xml", "broken.pt2", "broken.txt", "absent.onnx"])
+def test_what_is_no_engine_is_said_in_one_line(name: str, plain, tmp_path: Path) -> None:
+    if name.startswith("broken"):
+        (tmp_path / name).write_text("no model")
+    with pytest.raises(VitrailError) as caught:
+        choose(plain, tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_pixels_of_another_shape_are_refused(plain) -> None:
+    with choose(plain, "torch") as engine, pytest.raises(VitrailError, match=r"takes uint8 of \(n, 32, 32, 3\)"):
+        engine.run(np.zeros((1, 3, 32, 32), np.uint8))
