@@ -24,6 +24,7 @@ function add(files) {
     picture.ask();
   }
   arrange();
+  windows.at(-1)?.element.scrollIntoView({ block: "nearest" });
   return undefined;
 }
 
@@ -51,11 +52,13 @@ async function useModel(name) {
   find("state").dataset.state = "waiting";
   try {
     const facts = await modelFacts(name);
+    windows.forEach(({ picture }) => picture.forget());
     settings.useModel(facts);
     showFacts(facts);
     buildLens();
     find("state").dataset.state = "ready";
-    say(whatIsMissing(facts));
+    find("missing").textContent = whatIsMissing(facts);
+    say("");
     windows.forEach(({ picture }) => picture.ask());
     return facts;
   } catch (error) {
@@ -138,9 +141,12 @@ onTokenWanted(() => new Promise((done) => {
 }));
 
 document.addEventListener("keydown", (event) => {
+  const typing = event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=range], [type=radio]), select, dialog *");
+  if (typing || !settings.facts) return;
   if (onKey(event)) event.preventDefault();
-  else if (event.key === "r" && !event.ctrlKey && !event.metaKey && !event.target.matches("input, select")) windows.forEach(({ picture }) => picture.out.size && picture.takeOut(new Set()));
-  else if (event.key === "o" && !event.ctrlKey && !event.metaKey && !event.target.matches("input, select")) find("file").click();
+  else if (event.key === "r") windows.forEach(({ picture }) => picture.out.size && picture.takeOut(new Set()));
+  else if (event.key === "o") find("file").click();
+  else if (event.key === "Escape") windows.forEach(({ panes }) => panes.look(null));
 });
 find("help").addEventListener("click", () => find("help-dialog").showModal());
 

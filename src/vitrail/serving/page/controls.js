@@ -50,10 +50,9 @@ function show() {
 
 settings.addEventListener("change", () => { if (settings.facts) show(); });
 
-/** Keys that work wherever nobody types. */
+/** Keys that work wherever nobody types; whether it was one. */
 export function onKey(event) {
   const { facts, views } = settings;
-  if (!facts || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=range], [type=radio]), select, dialog *")) return false;
   const number = Number(event.key);
   if (number >= 1 && number <= views.length) settings.set({ view: views[number - 1].name });
   else if (event.key === "[" || event.key === "]") turn("layer", event.key === "]" ? 1 : -1, 0, facts.layers - 1);

@@ -148,7 +148,7 @@ export class Glass {
     brush.clearRect(0, 0, width, height);
     brush.drawImage(scaled, 0, 0);
     if (this.#shown && this.#strength > 0) this.#tint(brush, panes, width, height);
-    bevel(brush, panes);
+    bevel(brush, panes, width);
     this.#open(brush, panes, appeared);
     lead(brush, panes, width, height);
     if (ring !== null && panes[ring]) circle(brush, panes[ring], width);
@@ -222,12 +222,12 @@ function edges({ rows, columns }, width, height) {
   });
 }
 
-const leadWidth = (panes) => Math.max(1, Math.round(Math.min(panes[0][2], panes[0][3]) * 0.045));
+const leadWidth = (panes, width) => Math.max(1, Math.round(Math.min(panes[0][2] * 0.045, panes[0][3] * 0.045, width / 170)));
 
 /** Light on the upper and left edge of each pane, shade on the others. */
-function bevel(brush, panes) {
+function bevel(brush, panes, width) {
   if (panes.length === 1) return;
-  const line = leadWidth(panes);
+  const line = leadWidth(panes, width);
   const at = Math.ceil(line / 2);
   brush.fillStyle = "rgb(255 255 255 / 0.15)";
   for (const [x, y, w, h] of panes) {
@@ -244,7 +244,7 @@ function bevel(brush, panes) {
 /** The came between the panes. */
 function lead(brush, panes, width, height) {
   if (panes.length === 1) return;
-  const line = leadWidth(panes);
+  const line = leadWidth(panes, width);
   brush.fillStyle = "rgb(14 13 20 / 0.82)";
   for (const x of new Set(panes.map((pane) => pane[0]))) if (x) brush.fillRect(x - Math.floor(line / 2), 0, line, height);
   for (const y of new Set(panes.map((pane) => pane[1]))) if (y) brush.fillRect(0, y - Math.floor(line / 2), width, line);

@@ -30,6 +30,12 @@ export class Panes {
     this.onMove();
   }
 
+  /** The picture is read anew. */
+  forget() {
+    this.pane = null;
+    this.glass.look(null);
+  }
+
   get #ready() {
     return this.picture.status === "ready" && settings.facts.grid;
   }

@@ -22,6 +22,7 @@ export class Picture extends EventTarget {
   chosen = null; // the class whose attribution is shown
   milliseconds = null;
   #turn = null; // ends when the picture is asked about anew
+  #awaited = new Set(); // layers whose weights are under way
   #moving = null; // a prediction without some panes is under way; the next waits for it
   #timer = 0;
 
@@ -33,11 +34,8 @@ export class Picture extends EventTarget {
 
   /** From the beginning, for the model of now. */
   async ask() {
-    this.close();
+    this.forget();
     const turn = (this.#turn = new AbortController());
-    Object.assign(this, { status: "asking", trouble: null, attention: null, rollout: null, attribution: null, chosen: null });
-    this.out = new Set();
-    this.#tell();
     try {
       const { bytes } = settings.facts.limits;
       if (this.file.size > bytes) throw new Trouble("picture", `${this.name}: is ${mib(this.file.size)}, and the server takes ${mib(bytes)} at most`);
@@ -53,6 +51,14 @@ export class Picture extends EventTarget {
     } catch (error) {
       this.#fail(error);
     }
+  }
+
+  /** Everything that was said of it. */
+  forget() {
+    this.close();
+    this.out = new Set();
+    this.#awaited = new Set();
+    this.#tell({ status: "asking", trouble: null, attention: null, rollout: null, attribution: null, chosen: null });
   }
 
   close() {
@@ -80,11 +86,15 @@ export class Picture extends EventTarget {
 
   /** The weights of a layer, if they have not come yet. */
   async need(layer) {
-    if (!this.attention || this.attention.has(layer)) return;
+    const { attention } = this;
+    if (!attention || attention.has(layer) || this.#awaited.has(layer)) return;
+    const layers = around(layer);
+    layers.forEach((one) => this.#awaited.add(one));
     await this.#kept(async (signal) => {
-      const answer = await this.#request({ ...this.#whatIsThere, attention: true, parts: "weights", layers: around(layer) }, signal);
-      this.#take(answer);
+      const answer = await this.#request({ ...this.#whatIsThere, attention: true, parts: "weights", layers: layers.join(",") }, signal);
+      if (this.attention === attention) this.#take(answer);
     });
+    layers.forEach((one) => this.#awaited.delete(one));
   }
 
   get #most() {
@@ -124,7 +134,7 @@ export class Picture extends EventTarget {
     const parts = [can.attention && most && "weights", can.attention && "rollout", can.attribution && "attribution"].filter(Boolean);
     if (!parts.length) return;
     const options = { attention: true, parts: parts.join(","), class: this.chosen ?? 0, ...this.#whatIsThere };
-    if (can.attention && most && most < layers) options.layers = around(settings.layer);
+    if (can.attention && most && most < layers) options.layers = around(settings.layer).join(",");
     const answer = await this.#request(options, signal);
     this.attention = null;
     this.#take(answer);
@@ -182,7 +192,7 @@ const prediction = ({ top, width, height }) => ({ top, width, height, scores: ne
 function around(layer) {
   const { layers, layers_at_once: most } = settings.facts;
   const first = Math.min(Math.floor(layer / most) * most, layers - most);
-  return Array.from({ length: most }, (_, i) => first + i).join(",");
+  return Array.from({ length: most }, (_, i) => first + i);
 }
 
 function pause(time, signal) {

@@ -12,7 +12,7 @@ class Settings extends EventTarget {
   view = "picture";
   layer = 0;
   head = -1; // the mean of all
-  opacity = 0.8;
+  opacity = 0.9;
   dropping = "blank";
   sharp = true; // the file's own pixels where they are finer than the model's
 

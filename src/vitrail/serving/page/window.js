@@ -58,6 +58,7 @@ export class Window {
     const shut = iconButton(`Close ${name}`, "M5 5l10 10M15 5L5 15", onClose);
     p.scale = make("span", { class: "scale", "aria-hidden": "true" }, [(p.low = make("i")), (p.ramp = make("b")), (p.high = make("i"))]);
     p.words = make("p", { class: "words" });
+    p.letGo = textButton("Let go", () => this.panes.look(null));
     p.spoken = make("p", { class: "unseen", "aria-live": "polite" });
     p.verdict = make("h2", { class: "verdict" });
     p.trouble = make("div", { class: "trouble", role: "alert" });
@@ -67,9 +68,9 @@ export class Window {
     p.side = make("div", { class: "side" }, [p.verdict, this.#bars.element, p.other, p.out, this.#atlas.element]);
     return make("article", { class: "window", "aria-label": name }, [
       make("header", {}, [make("h3", { title: name }, name), p.size, make("span", { class: "does" }, [p.pixels, p.save, shut])]),
-      make("div", { class: "view" }, [this.#frame, make("div", { class: "legend" }, [p.words, p.scale]), p.time, p.spoken]),
-      p.side,
       p.trouble,
+      make("div", { class: "view" }, [this.#frame, make("div", { class: "legend" }, [p.words, p.letGo, p.scale]), p.time, p.spoken]),
+      p.side,
     ]);
   }
 
@@ -101,7 +102,10 @@ export class Window {
     this.element.style.setProperty("--wide", wide / tall);
     this.element.dataset.status = picture.status;
     this.#showTrouble();
-    if (picture.status !== "ready") return;
+    if (picture.status !== "ready") {
+      this.panes.forget();
+      return;
+    }
     this.#showPicture();
     this.#showMap();
     this.#showPrediction();
@@ -130,6 +134,7 @@ export class Window {
     this.glass.overlay(map?.shades ?? null, map?.colour, settings.opacity);
     p.words.textContent = map?.words ?? this.#hint();
     p.scale.hidden = !map;
+    p.letGo.hidden = settings.view !== "attention" || this.panes.pane === null;
     if (!map) return;
     p.ramp.style.background = gradient(map.colour);
     p.low.textContent = map.unit(map.low);
@@ -162,7 +167,7 @@ export class Window {
     }
     if (view === "class" && picture.attribution?.index === picture.chosen) {
       const { index, values } = picture.attribution;
-      const found = stretched(values, { fromZero: true });
+      const found = stretched(values, { fromZero: false });
       const words = `What speaks for ${facts.classes[index]}${at && `${at}${Math.round(found.shades[pane] * 100)} of 100`}`;
       return { values, ...found, colour: through(this.#bars.colour(index)), words, unit: (value) => (value === found.low ? "little" : "most") };
     }
