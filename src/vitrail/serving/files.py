@@ -82,7 +82,7 @@ class Examples:
     """Pictures to try the model on: a folder's, or those that come with the package."""
 
     def __init__(self, folder: Path | None) -> None:
-        place: Traversable = folder or resources.files("vitrail").joinpath("assets", "examples")
+        place: Traversable = folder or resources.files("vitrail").joinpath("assets", "pictures")
         if folder is not None and not folder.is_dir():
             raise VitrailError(f"there is no folder {folder} of examples")
         self._files: dict[str, File] = {}
