@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from vitrail.cli import main
 from vitrail.errors import VitrailError
 from vitrail.scoring.features import Extractor
 from vitrail.shipping.bulk import decoding
+from vitrail.shipping.engines import TorchEngine
 from vitrail.training import locks
 
 QUICK = {"workers": 0, "batch_size": 8, "rows_per_part": 20}
@@ -213,6 +215,42 @@ def test_another_model_and_other_inputs_are_refused(classifier, pictures, tmp_pa
         rows_of(classifier, folder, out)
     assert hashes(out) == before
     assert len(rows_of(classifier, folder, out, overwrite=True)) == 31
+
+
+def test_begun_again_with_another_number_of_shares_nothing_of_the_first_is_left(classifier, pictures, tmp_path) -> None:
+    folder, out = pictures(90), tmp_path / "o"
+    for number in (1, 2):
+        rows_of(classifier, folder, out, shard=f"{number}/2", rows_per_part=10)
+    with pytest.raises(VitrailError, match="was begun with --shard 1/2, not 1/1 and with --rows-per-part 10, not 20"):
+        rows_of(classifier, folder, out)
+    assert len(rows_of(classifier, folder, out, overwrite=True)) == 90
+    assert len(hashes(out)) == 5
+    rows_of(classifier, folder, out, shard="1/2", top=2, overwrite=True)
+    with pytest.raises(VitrailError, match="was begun with --top 2, not 1"):
+        rows_of(classifier, folder, out, shard="2/2")
+
+
+class SlowEngine(TorchEngine):
+    def run(self, pixels):
+        time.sleep(0.05)
+        return super().run(pixels)
+
+
+def test_pictures_are_decoded_while_others_are_computed(classifier, pictures, tmp_path: Path, monkeypatch) -> None:
+    folder, decode = pictures(160), decoding.decode
+
+    def slow(items, preprocessing):
+        time.sleep(0.05)
+        return decode(items, preprocessing)
+
+    monkeypatch.setattr(decoding, "decode", slow)
+    monkeypatch.setattr("vitrail.shipping.bulk.predict.choose", lambda given, *_, **__: SlowEngine(given))
+    settings = {"batch_size": 8, "rows_per_part": 200}
+    alone = vitrail.predict_many(classifier, [folder], tmp_path / "a.csv", workers=0, **settings)
+    beside = vitrail.predict_many(classifier, [folder], tmp_path / "b.csv", workers=2, **settings)
+    assert alone.seconds > 20 * 0.1
+    assert beside.seconds < 0.8 * alone.seconds
+    assert alone.sha256 == beside.sha256
 
 
 def test_what_is_there_already_is_not_written_over(classifier, pictures, tmp_path: Path) -> None:

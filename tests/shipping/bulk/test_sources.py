@@ -192,6 +192,7 @@ def test_any_address_of_fsspec_is_a_source(photos: Path, bucket: str) -> None:
     assert contents(found) == [path.read_bytes() for path in inside]
     assert contents(items_of([f"{bucket}/*.ppm"])) == [inside[0].read_bytes()]
     assert contents(items_of([f"{bucket}/more/c.ppm"])) == [inside[2].read_bytes()]
+    assert contents(items_of([item.path for item in found])) == [path.read_bytes() for path in inside]
 
 
 def test_a_table_and_shards_at_an_address(photos: Path, bucket: str, tmp_path: Path) -> None:

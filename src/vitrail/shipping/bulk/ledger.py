@@ -79,6 +79,11 @@ class Ledger:
         os.truncate(path, good)
         return found
 
+    def refuse(self, job: Mapping[str, Any]) -> None:
+        """Says no to a job that began as another, as far as this one is known."""
+        if self.job is not None:
+            refuse_other(self.shown, {key: self.job.get(key) for key in job}, job)
+
     def begin(self, job: Mapping[str, Any]) -> None:
         """Notes what the job is, or refuses if it began as another."""
         if self.job is not None:
@@ -128,9 +133,9 @@ _FLAGS = {
 }  # fmt: skip
 
 
-def refuse_other(shown: str, began: Mapping[str, Any], now: Mapping[str, Any], *, apart: tuple[str, ...] = ()) -> None:
+def refuse_other(shown: str, began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """One line that says in what a job differs from the one that began, if it does."""
-    differ = [key for key in {**began, **now} if began.get(key) != now.get(key) and key not in apart]
+    differ = [key for key in {**began, **now} if began.get(key) != now.get(key)]
     if not differ:
         return
     if "version" in differ:

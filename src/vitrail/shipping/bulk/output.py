@@ -134,27 +134,29 @@ class Output:
         for folder in self._ledgers():
             if folder != self.ledger(share) and (folder / JOB).exists():
                 began = json.loads((folder / JOB).read_text(encoding="utf-8"))
-                same = began["shard"].split("/")[1] == str(share.of)
-                refuse_other(self.shown, {**began, "shard": job["shard"]} if same else began, job)
+                known = {key: began.get(key) for key in job}
+                same = Share.parse(began["shard"]).of == share.of
+                refuse_other(self.shown, {**known, "shard": job["shard"]} if same else known, job)
 
     def _ledgers(self) -> Iterator[Path]:
         name = re.compile(rf"\.{re.escape(self._stem)}(\.\d+-of-\d+)?\.ledger")
         return (path for path in sorted(self.folder.iterdir()) if name.fullmatch(path.name))
 
     def remove(self, share: Share) -> None:
-        """Removes what an earlier job of this share has written."""
-        folder = self.ledger(share)
-        if not folder.exists():
-            return
-        ledger = Ledger(folder, self.shown)
-        try:
-            if ledger.job is not None:
-                division = Division(ledger.job["inputs"]["count"], ledger.job["rows_per_part"], share)
-                for number in division.mine:
-                    self.part(number, division.parts).unlink(missing_ok=True)
-        finally:
-            ledger.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        """Removes what an earlier job of this share has written, and all of a job with another number of shares."""
+        for folder in list(self._ledgers()) if self.folder.is_dir() else []:
+            if folder != self.ledger(share) and folder.name.endswith(f"-of-{share.of}.ledger"):
+                continue
+            ledger = Ledger(folder, self.shown)
+            try:
+                if ledger.job is not None:
+                    whose = Share.parse(ledger.job["shard"])
+                    division = Division(ledger.job["inputs"]["count"], ledger.job["rows_per_part"], whose)
+                    for number in division.mine:
+                        self.part(number, division.parts).unlink(missing_ok=True)
+            finally:
+                ledger.close()
+            shutil.rmtree(folder, ignore_errors=True)
 
     def finish(self, ledger: Ledger, division: Division) -> str | None:
         """Joins all parts where one file was asked for, and gives its SHA-256."""

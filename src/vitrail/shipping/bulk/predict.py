@@ -44,7 +44,7 @@ class BulkReport:
     sha256: str  # of the one file, or of what `sha256sum` prints for the parts of this share
     engine: str
     continued: int  # rows that were there from earlier
-    seconds: float
+    seconds: float  # in which the others were read, computed and written
 
     @property
     def rows_per_second(self) -> float:
@@ -112,7 +112,6 @@ def predict_many(
         raise VitrailError("this model has no head, so it cannot predict: train one, or ask for its --features")
     if overwrite:
         output.remove(share)
-    began = time.perf_counter()
     ledger = Ledger(output.ledger(share), output.shown)
     try:
         columns = Columns(path_column, label_column)
@@ -120,12 +119,14 @@ def predict_many(
         division = Division.of(listing.count, rows_per_part, share)
         wanted = Wanted(min(top, len(classifier.classes)), features)
         engine = "torch" if ray and engine == "auto" else os.fspath(engine)  # nodes may have GPUs, and this one none
-        with choose(classifier, engine, pictures=listing.count) as chosen:
-            size = min(batch_size, division.rows)
-            job = _job(classifier, _engine_mark(engine, chosen), wanted, size, listing, division, output)
+        size = min(batch_size, division.rows)
+        job = _job(classifier, wanted, size, listing, division, output)
+        if not overwrite:
             output.refuse_neighbours(job, share)
-            output.refuse_parts(ledger, division)
-            ledger.begin(job)
+        output.refuse_parts(ledger, division)
+        ledger.refuse(job)  # before an engine is made, which may take minutes
+        with choose(classifier, engine, pictures=listing.count) as chosen:
+            ledger.begin({**job, "engine": _engine_mark(engine, chosen)})
             say(f"engine {chosen.name}: {chosen.detail}")
             runner: Runner = HereRunner(
                 chosen, wanted, size, min(processors(), MOST_WORKERS) if workers is None else workers
@@ -134,10 +135,11 @@ def predict_many(
                 from vitrail.shipping.bulk.over_ray import RayRunner
 
                 runner = RayRunner(classifier, engine, wanted, size, None if ray is True else str(ray))
-            before = sum(done.rows for done in ledger.done.values())
+            before, began = sum(done.rows for done in ledger.done.values()), time.perf_counter()
             work = _Work(output, ledger, listing, division, wanted, classifier.classes, progress)
             work.run(runner)
-        return _report(output, ledger, division, chosen, before, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+        return _report(output, ledger, division, chosen, before, seconds)
     finally:
         ledger.close()
 
@@ -157,19 +159,17 @@ def _list(items: Iterator[Any], ledger: Ledger) -> Listing:
 
 def _job(
     classifier: Classifier,
-    engine: str,
     wanted: Wanted,
     batch_size: int,
     listing: Listing,
     division: Division,
     output: Output,
 ) -> dict[str, Any]:
-    """All that the rows follow from."""
+    """All that the rows follow from, but for the engine."""
     return {
         "version": VERSION,
         "out": output.pattern,
         "model": _fingerprint(classifier),
-        "engine": engine,
         "top": wanted.top,
         "features": wanted.features,
         "batch_size": batch_size,

@@ -181,7 +181,7 @@ def _of_address(address: str, columns: Columns) -> Iterator[Item]:
         storage, path = _opened(address)
         if plain.lower().endswith(TABLES):
             yield from _of_remote_table(storage, path, address, columns)
-        elif set(path) & (MAGIC - {"?"} if web else MAGIC):
+        elif set(path) & (MAGIC - {"?"} if web else MAGIC) and not storage.exists(path):
             names = sorted(str(name) for name in storage.glob(path))
             if not names:
                 raise DataError(f"nothing fits {printable(address)}: check the pattern")
