@@ -19,33 +19,42 @@ DOG, BIRD = "n02099601", "n01833805"  # golden retriever, hummingbird
 
 
 def put(name: str, drawn: Drawn, width: int = 900) -> None:
-    """The figure as a file that is small: fewer pixels, and as many colours as there is room for."""
-    path = IMAGES / f"look-{name}.png"
+    """The figure as a file that is small: fewer pixels and, of a PNG file, as many colours as there is room for."""
+    path = IMAGES / f"look-{name}"
     with drawing():
-        save_png(drawn.figure, path)
-    with Image.open(path) as picture:
+        save_png(drawn.figure, path.with_suffix(".png"))
+    with Image.open(path.with_suffix(".png")) as picture:
         small = picture.convert("RGB")
     small.thumbnail((width, 2 * width), Image.Resampling.LANCZOS)
-    for colours in (256, 192, 128, 96, 64, 48):
-        small.quantize(colours, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(path, optimize=True)
-        if path.stat().st_size <= LARGEST:
-            break
-    print(path.name, small.size, colours, path.stat().st_size)
+    if path.suffix == ".jpg":  # photographs
+        path.with_suffix(".png").unlink()
+        small.save(path, quality=88, optimize=True)
+    else:
+        for colours in (256, 192, 128, 96):
+            small.quantize(colours, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(path, optimize=True)
+            if path.stat().st_size <= LARGEST:
+                break
+    print(path.name, small.size, path.stat().st_size)
 
 
-def main(weights: str, folder: Path) -> None:
+def main(weights: str, folder: Path, *names: str) -> None:
     model = vitrail.load(weights)
     dog, bird = (next((folder / name).iterdir()) for name in (DOG, BIRD))
     files = sorted(folder.glob("*/*"))
-    put("attention", figures.attention(model, dog), 760)
-    put("heads", figures.heads(model, dog))
-    put("explanation", figures.explanation(model, bird))
-    put("deletion", figures.deletion(model, bird))
-    put("tokens", figures.tokens(model, dog))
-    put("filters", figures.filters(model), 640)
-    put("positions", figures.positions(model), 640)
-    put("distances", figures.distances(model, files[:: len(files) // 128][:128]), 700)
+    figures_ = {
+        "attention.jpg": (lambda: figures.attention(model, dog), 760),
+        "heads.png": (lambda: figures.heads(model, dog), 900),
+        "explanation.jpg": (lambda: figures.explanation(model, bird), 900),
+        "deletion.png": (lambda: figures.deletion(model, bird), 900),
+        "tokens.jpg": (lambda: figures.tokens(model, dog), 900),
+        "filters.png": (lambda: figures.filters(model), 640),
+        "positions.png": (lambda: figures.positions(model), 560),
+        "distances.png": (lambda: figures.distances(model, files[:: len(files) // 128][:128]), 700),
+    }
+    for name in names or figures_:
+        draw, width = figures_[name]
+        put(name, draw(), width)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
