@@ -15,7 +15,6 @@ import argparse
 import json
 import platform
 import shutil
-import time
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,6 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     places = dict(word.split("=", 1) for word in args.models)
-    start = time.perf_counter()
     report = vitrail.stress(
         places,
         opened(args.data),
@@ -70,9 +68,9 @@ def main() -> None:
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     hardware = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
     facts = {"date": date.today().isoformat(), "hardware": hardware, "torch": torch.__version__}
-    facts |= {"seconds_of_the_last_call": round(time.perf_counter() - start)}
     if args.out:
-        args.out.write_text(json.dumps({**facts, **report.to_json()}, indent=1, ensure_ascii=False) + "\n")
+        plain = {**facts, **report.to_json(), "data": Path(args.data).name}
+        args.out.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
     if args.plot:
         shutil.copyfile(args.trials / "stress.png", args.plot)
 
