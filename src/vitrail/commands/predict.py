@@ -173,6 +173,7 @@ def _predicted(
 
     from vitrail.shipping.bulk.answers import best_classes
     from vitrail.shipping.bulk.decoding import decode
+    from vitrail.shipping.bulk.parts import text_of
     from vitrail.shipping.engines import choose
 
     found: list[dict[str, Any]] = []
@@ -182,9 +183,10 @@ def _predicted(
             print(f"engine {chosen.name}: {chosen.detail}", file=sys.stderr)
         for start in range(0, len(items), batch_size):
             some = items[start : start + batch_size]
+            paths = [text_of(item.path) for item in some]
             pixels, errors = decode(some, classifier.preprocessing)
             for place, error in errors.items():
-                skipped.append({"path": some[place].path, "reason": error})
+                skipped.append({"path": paths[place], "reason": error})
                 print(f"skipped: {error}", file=sys.stderr)
             good = [k for k in range(len(some)) if k not in errors]
             if not good:
@@ -192,8 +194,8 @@ def _predicted(
             classes, scores = best_classes(chosen.run(np.ascontiguousarray(pixels[good])), top)
             for k, row, values in zip(good, classes.tolist(), scores.tolist(), strict=True):
                 best = [{"label": classifier.classes[c], "score": v} for c, v in zip(row, values, strict=True)]
-                found.append({"path": some[k].path, **best[0], "top": best})
+                found.append({"path": paths[k], **best[0], "top": best})
                 if not quiet:
                     shown = ", ".join(f"{one['label']} {one['score']:.1%}" for one in best)
-                    print(f"{some[k].path}: {shown}", flush=True)
+                    print(f"{paths[k]}: {shown}", flush=True)
     return found, skipped

@@ -16,13 +16,14 @@ import vitrail
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # before anybody imports Ray: its workers are not uv's
 
 NAMES = ["rose", "tulip", "daisy", "lily"]
+TINY = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 1}
 
 
 @pytest.fixture(scope="session")
 def classifier() -> vitrail.Classifier:
     torch.manual_seed(0)
-    changes = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 1, "num_classes": len(NAMES)}
-    return vitrail.Classifier(vitrail.create("vit_ti16", zero_head=False, **changes), classes=NAMES)
+    net = vitrail.create("vit_ti16", zero_head=False, num_classes=len(NAMES), **TINY)
+    return vitrail.Classifier(net, classes=NAMES)
 
 
 @pytest.fixture(scope="session")
