@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from vitrail.serving.looking import Look, most_layers
 from vitrail.serving.options import Options, class_index
 from vitrail.serving.refusals import RefusalError, bad
 from vitrail.serving.settings import Settings
+
+Read = TypeVar("Read")
+_SHORT = 512 * 1024  # bytes
 
 Work = Callable[[], tuple[Hashable, Any]]  # in a decoder's thread: what to compute, and of what
 
@@ -53,6 +56,12 @@ class Answering:
 
     def __init__(self, settings: Settings, decoders: ThreadPoolExecutor) -> None:
         self.settings, self.decoders = settings, decoders
+
+    async def read(self, data: bytes, encoding: str, reader: Callable[[], Read]) -> Read:
+        """What a body holds. A short one is read at once: handing it to a thread takes longer."""
+        if len(data) <= _SHORT and not encoding:
+            return reader()
+        return await asyncio.get_running_loop().run_in_executor(self.decoders, reader)
 
     async def compute(
         self, request: Request, hosted: Hosted, generation: Generation, works: Sequence[Work], timeout: float | None
@@ -89,7 +98,7 @@ class Answering:
             result = await item.future
         finally:
             item.content = None
-        if not np.isfinite(result.logits).all():
+        if not result.finite:
             status = 400 if isinstance(task, FromValues) else 503
             raise RefusalError(status, "what the model computes of this is not finite", reason="nonfinite")
         return Answer(result, item.started - item.arrived, item.done - item.started)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,9 @@ class Result:
     """What a model says of one picture."""
 
     logits: NDArray[np.float32]
+    scores: NDArray[np.float64]  # softmax of the logits
     features: NDArray[np.float32]
+    finite: bool
     looked: Looked | None = None
 
 
@@ -92,7 +94,9 @@ class Loaded:
         model = self._vit()
         if isinstance(task, Look):
             assert self.classifier is not None
-            return [Result(*_row(logits), looked) for logits, looked in look(self.classifier, task, contents)]
+            found = look(self.classifier, task, contents)
+            rows = _rows(np.stack([logits for logits, _ in found]))
+            return [replace(row, looked=looked) for row, (_, looked) in zip(rows, found, strict=True)]
         if isinstance(task, Seen):
             values = torch.from_numpy(self.preprocessing.normalise(np.stack([pixels for pixels, _ in contents])))
             return self._masked(model, values, torch.from_numpy(np.stack([seen for _, seen in contents])))
@@ -113,8 +117,7 @@ class Loaded:
                 logits = model.forward_head(tokens, mask)
             else:
                 logits = model(values)
-        empty = np.empty((len(logits), 0), np.float32)
-        return _rows(logits.float().cpu().numpy(), empty)
+        return _rows(logits.float().cpu().numpy())
 
     def close(self) -> None:
         self.engine.close()
@@ -129,9 +132,15 @@ def _classifier(source: str | Path | Classifier, settings: Settings) -> Classifi
     return classifier.to(choose_device(settings.device))
 
 
-def _rows(logits: NDArray[np.float32], features: NDArray[np.float32]) -> list[Result]:
-    return [Result(one, other) for one, other in zip(logits, features, strict=True)]
+def _rows(logits: NDArray[np.float32], features: NDArray[np.float32] | None = None) -> list[Result]:
+    """Of each picture; here, since whole batches are quick, and the event loop has no time to lose."""
+    if features is None:
+        features = np.empty((len(logits), 0), np.float32)
+    scores, finite = softmax(logits), [bool(row.all()) for row in np.isfinite(logits)]
+    return [Result(*row) for row in zip(logits, scores, features, finite, strict=True)]
 
 
-def _row(logits: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    return logits, np.empty(0, np.float32)
+def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    with np.errstate(all="ignore"):  # what is not finite is told elsewhere
+        values = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True, initial=-np.inf))
+        return values / values.sum(axis=-1, keepdims=True)

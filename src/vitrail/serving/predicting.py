@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import heapq
 import time
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from vitrail.serving.computing import Loaded
 from vitrail.serving.hosting import Generation, Hosted, Models
 from vitrail.serving.options import EMBED, PREDICT, Options, read_options
 from vitrail.serving.refusals import bad
+from vitrail.serving.settings import Settings
 
 
 class Predicting:
@@ -43,10 +45,7 @@ class Predicting:
         self.models.find(query.get("model")).admit(1)  # before the body is read
         data = await whole(request.stream())
         encoding, content_type = (request.headers.get(name, "") for name in ("content-encoding", "content-type"))
-        if encoding or not content_type.startswith("image/"):
-            body = await _in_thread(self.answering, _read, encoding, content_type, data, settings)
-        else:
-            body = read_body(content_type, data, settings.max_pictures)
+        body = await self.answering.read(data, encoding, partial(_read, encoding, content_type, data, settings))
         del data
         options = read_options(query, body.options, allowed)
         hosted = self.models.find(options.model)
@@ -75,11 +74,7 @@ def _query(request: Request) -> dict[str, str]:
     return dict(request.query_params.multi_items())
 
 
-async def _in_thread(answering: Answering, function: Callable[..., Body], *arguments: Any) -> Body:
-    return await asyncio.get_running_loop().run_in_executor(answering.decoders, function, *arguments)
-
-
-def _read(encoding: str, content_type: str, data: bytes, settings: Any) -> Body:
+def _read(encoding: str, content_type: str, data: bytes, settings: Settings) -> Body:
     return read_body(content_type, inflate(data, encoding, settings.max_body), settings.max_pictures)
 
 
@@ -119,13 +114,12 @@ def _row(
 
 
 def _prediction(answer: Answer, options: Options, loaded: Loaded) -> dict[str, Any]:
-    logits = answer.result.logits
-    scores = softmax(logits)
-    order = np.argsort(-scores, kind="stable")[: options.top].tolist()
-    top = [{"label": loaded.classes[i], "index": i, "score": round(float(scores[i]), 6)} for i in order]
+    scores = answer.result.scores.tolist()
+    order = heapq.nlargest(options.top, range(len(scores)), scores.__getitem__)
+    top = [{"label": loaded.classes[i], "index": i, "score": round(scores[i], 6)} for i in order]
     row: dict[str, Any] = {**top[0], "top": top}
     if options.logits:
-        row["logits"] = logits.astype(float).tolist()
+        row["logits"] = answer.result.logits.astype(float).tolist()
     if answer.result.looked is not None:
         row["attention"] = answer.result.looked.to_json(loaded.classes)
     return row
@@ -133,11 +127,6 @@ def _prediction(answer: Answer, options: Options, loaded: Loaded) -> dict[str, A
 
 def _embedding(answer: Answer, options: Options, loaded: Loaded) -> dict[str, Any]:
     return {"embedding": answer.result.features.astype(float).tolist()}
-
-
-def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    values = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-    return values / values.sum(-1, keepdims=True)
 
 
 def _refuse_all_bad(answers: list[Answer | PictureError]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Hashable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from vitrail.serving.bodies import inflate, parse_json, whole
 from vitrail.serving.computing import FromValues, Loaded, Plain
 from vitrail.serving.hosting import Hosted, Models
 from vitrail.serving.options import unknown_model
-from vitrail.serving.predicting import softmax
 from vitrail.serving.refusals import RefusalError, bad
 from vitrail.serving.tensors import Binary, read_tensor, write_tensor
 
@@ -93,8 +92,8 @@ class V2:
         hosted = self._hosted(request)
         hosted.admit(1)  # before the body is read
         data, headers = await whole(request.stream()), request.headers
-        arguments = (headers.get("content-encoding", ""), headers.get(_LENGTH), data)
-        asked = await asyncio.get_running_loop().run_in_executor(self.answering.decoders, self._read, *arguments)
+        encoding, length = headers.get("content-encoding", ""), headers.get(_LENGTH)
+        asked = await self.answering.read(data, encoding, partial(self._read, encoding, length, data))
         with hosted.current as generation:
             loaded = generation.loaded
             outputs = _outputs(asked, loaded)
@@ -207,7 +206,7 @@ def _values(answers: list[Answer | PictureError], loaded: Loaded, names: list[st
     features = np.stack([result.features for result in good])
     if "features" in names and features.shape[1] != loaded.width:
         raise bad("features are given of pictures, or of UINT8 pixels")
-    scores = softmax(logits).astype(np.float32) if loaded.classes else logits
+    scores = np.stack([result.scores for result in good]).astype(np.float32)
     return {"logits": logits, "probabilities": scores, "features": features}
 
 
