@@ -214,6 +214,9 @@ def test_bad_input_is_refused_in_one_line(vit, coloured, tmp_path) -> None:
     for how, words in cases:
         with pytest.raises(VitrailError, match=words):
             vitrail.stress(vit, coloured, workers=0, **how)
+    with pytest.raises(VitrailError, match="not there"):
+        vitrail.stress(vit, tmp_path / "absent", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     with pytest.raises(VitrailError, match="no model"):
         vitrail.stress([], coloured)
     with pytest.raises(VitrailError, match="given twice"):
@@ -246,6 +249,18 @@ def test_every_kind_of_model_can_be_stressed(kind: str, coloured) -> None:
     report = vitrail.stress(model, coloured, only=only, seeds=1, steps=1, pictures=6, workers=0)
     assert report.models[0].grid == model.model.config.grid == report.grid
     assert {curve.test for curve in report.models[0].curves} == set(only)
+
+
+def test_pictures_of_classes_that_one_model_does_not_know_are_left_out_for_all(vit, coloured) -> None:
+    torch.manual_seed(0)
+    small = {"img_size": 16, "patch_size": 4, "embed_dim": 32, "depth": 1, "num_heads": 2, "num_classes": 2}
+    other = vitrail.Classifier(vitrail.create("vit_ti16", **small), classes=["green", "blue"])
+    with pytest.raises(DataError, match="red"):
+        vitrail.stress({"vit": vit, "other": other}, coloured, only="scale", workers=0)
+    how = {"only": "scale", "workers": 0, "ignore_unknown": True}
+    report = vitrail.stress({"vit": vit, "other": other}, coloured, pictures=10, **how)
+    assert (report.pictures, report.available) == (10, 14)
+    assert [one.clean.pictures for one in report.models] == [10, 10]
 
 
 def test_a_source_that_cannot_tell_whether_it_changed_begins_anew_and_says_so(

@@ -106,7 +106,7 @@ class StressReport:
     data: str
     split: str
     pictures: int  # that were chosen
-    available: int  # that the split has
+    available: int  # of the split, with a label that all models know
     seeds: int
     tests: tuple[str, ...]
     grid: tuple[int, int]  # of the panes that were blanked

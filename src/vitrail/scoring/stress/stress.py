@@ -76,14 +76,22 @@ def stress(
     """
     _check(pictures, seeds, eps, steps, batch_size)
     tests = chosen_tests(only)
-    folder = None if out is None else _prepared(Path(out), overwrite)
+    folder = None if out is None else _checked(Path(out))
     named = _named(models)
-    subset = chosen_subset(data, split, options)
+    whole = chosen_subset(data, split, options)
     classifiers = {name: placed(model, img_size, device) for name, model in named.items()}
-    parts = _same_pictures(limited(subset, pictures), classifiers, ignore_unknown, in_order)
-    subjects = [Subject(name, classifiers[name], part, batch_size, workers) for name, part in parts.items()]
+    parts, known = _same_pictures(whole, classifiers, ignore_unknown, in_order)
+    subset = limited(known, pictures)
+    subjects = [
+        Subject(name, classifiers[name], part._replace(subset=subset), batch_size, workers)
+        for name, part in parts.items()
+    ]
     divisor = _baseline(baseline, subjects) if "corruptions" in tests else None
     plan = Plan(tests, seeds, _grid(grid, subjects), Attack(eps, steps))
+    if folder is not None:
+        if overwrite and folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
     marks = {one.name: _mark(one) for one in subjects}
     record = Record(None if folder is None else folder / TRIALS)
     found = tuple(_Run(plan, record, subjects, marks, progress).all())
@@ -94,8 +102,8 @@ def stress(
         models=found,
         data=subset.source.name,
         split=subset.name,
-        pictures=len(subjects[0].subset),
-        available=len(subset),
+        pictures=len(subset),
+        available=len(known),
         seeds=seeds,
         tests=tests,
         grid=plan.grid,
@@ -115,14 +123,11 @@ def _check(pictures: int, seeds: int, eps: float, steps: int, batch_size: int) -
         raise VitrailError(f"eps={eps:g} must be above 0 and at most 1: values of pixels are from 0 to 1")
 
 
-def _prepared(folder: Path, overwrite: bool) -> Path:
+def _checked(folder: Path) -> Path:
     """The folder of the report: a new one, or one of an earlier stress, whose trials count."""
     ours = {JSON, CSV, PLOT, TRIALS}
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()}.difference(ours)):
         raise VitrailError(f"{folder} holds more than an earlier stress: choose another folder")
-    if overwrite and folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -142,8 +147,8 @@ def _named(models: Model | Sequence[Model] | Mapping[str, Model]) -> dict[str, M
 
 def _same_pictures(
     subset: Subset, classifiers: Mapping[str, Classifier], ignore_unknown: bool, in_order: bool
-) -> dict[str, Judged]:
-    """What each model is judged on: pictures of classes that all of them know."""
+) -> tuple[dict[str, Judged], Subset]:
+    """What each model makes of the classes, and the pictures of those that all of them know."""
     parts = {}
     for name, classifier in classifiers.items():
         if not classifier.model.config.num_classes:
@@ -156,7 +161,7 @@ def _same_pictures(
         common = np.intersect1d(common, part.subset.rows)
     if not len(common):
         raise DataError(f"there is no picture in {subset.source.name} whose class all models know")
-    return {name: part._replace(subset=Subset(subset.source, subset.name, common)) for name, part in parts.items()}
+    return parts, Subset(subset.source, subset.name, common)
 
 
 def _grid(grid: int | Pair | None, subjects: Sequence[Subject]) -> Pair:
