@@ -23,9 +23,13 @@ def measure(command: Sequence[str], folder: Path, every: float = 0.2) -> Measure
     began, peak = time.monotonic(), 0
     with out.open("w") as to, err.open("w") as errors:
         process = subprocess.Popen(list(command), stdout=to, stderr=errors)
-        while process.poll() is None:
-            peak = max(peak, sum(map(proportional, family(process.pid))))
-            time.sleep(every)
+        try:
+            while process.poll() is None:
+                peak = max(peak, sum(map(proportional, family(process.pid))))
+                time.sleep(every)
+        finally:
+            process.kill()
+            process.wait()
     return Measured(peak, time.monotonic() - began, process.returncode, out.read_text(), err.read_text())
 
 

@@ -1,5 +1,6 @@
 """Memory does not grow with the number of pictures."""
 
+import faulthandler
 import hashlib
 import os
 import sys
@@ -38,6 +39,7 @@ def test_ten_times_the_pictures_take_no_more_memory(classifier, pictures, tmp_pa
 
 @pytest.mark.slow
 def test_a_million_pictures_take_less_than_a_gigabyte_and_a_half(model: Path, tmp_path: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # it may take longer than a test that hangs is given
     rng = np.random.default_rng(0)
     for folder in range(1000):
         place = tmp_path / "photos" / f"{folder:03}"
