@@ -261,6 +261,7 @@ def test_pictures_of_classes_that_one_model_does_not_know_are_left_out_for_all(v
     report = vitrail.stress({"vit": vit, "other": other}, coloured, pictures=10, **how)
     assert (report.pictures, report.available) == (10, 14)
     assert [one.clean.pictures for one in report.models] == [10, 10]
+    assert report.notes == ("of classes that other does not know, left out: 8 pictures of 'red'",)
 
 
 def test_a_source_that_cannot_tell_whether_it_changed_begins_anew_and_says_so(

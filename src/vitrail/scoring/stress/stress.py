@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from vitrail.classifier import Classifier, placed
+from vitrail.data.notes import counted, quoted
 from vitrail.data.source import Source, Subset
 from vitrail.errors import DataError, VitrailError
 from vitrail.model.fields import Pair, pair
@@ -192,7 +193,12 @@ def _baseline(baseline: str | os.PathLike[str] | None, subjects: Sequence[Subjec
 
 
 def _notes(subjects: Sequence[Subject], plan: Plan) -> Iterable[str]:
+    if subjects[0].judged.unlabelled:
+        yield f"without a label, left out: {counted(subjects[0].judged.unlabelled, 'picture')}"
     for one in subjects:
+        if ignored := one.judged.ignored:
+            pictures = counted(sum(ignored.values()), "picture")
+            yield f"of classes that {one.name} does not know, left out: {pictures} of {quoted(ignored)}"
         if "occlusion" in plan.tests and one.own_grid is None:
             yield f"{one.name} has no sequence from which patches could be removed: they are blanked alone"
         if "shuffle" in plan.tests and not shuffle_grids(one.picture_size):
