@@ -2,7 +2,7 @@
 
 import { Trouble, listModels, modelFacts, onTokenWanted } from "./api.js";
 import { buildLens, onKey } from "./controls.js";
-import { find, make } from "./dom.js";
+import { find, icon, make } from "./dom.js";
 import { drawRose } from "./hero.js";
 import { listen, showExamples } from "./intake.js";
 import { Picture } from "./picture.js";
@@ -11,9 +11,13 @@ import { Window } from "./window.js";
 
 const MOST = 12; // windows side by side
 const windows = [];
+const early = []; // files that came before the server's first answer
 
 function add(files) {
-  if (!settings.facts) return say("The server has not answered yet.");
+  if (!settings.facts) {
+    early.push(...files);
+    return;
+  }
   const room = Math.max(0, MOST - windows.length);
   say(files.length > room ? `There is room for ${MOST} pictures: close some first.` : "");
   for (const file of files.slice(0, room)) {
@@ -25,7 +29,6 @@ function add(files) {
   }
   arrange();
   windows.at(-1)?.element.scrollIntoView({ block: "nearest" });
-  return undefined;
 }
 
 function remove(window) {
@@ -107,27 +110,27 @@ async function chooseModel() {
   choice.addEventListener("change", () => useModel(choice.value));
 }
 
-function theme() {
-  const order = ["auto", "light", "dark"];
-  const icons = {
-    auto: "M10 3a7 7 0 1 0 .01 0M10 3v14", light: "M10 6.5a3.5 3.5 0 1 0 .01 0M10 1.5v2m0 13v2M1.5 10h2m13 0h2M4 4l1.4 1.4m9.2 9.2L16 16M16 4l-1.4 1.4M5.4 14.6L4 16",
-    dark: "M16 12.5A7 7 0 0 1 7.500 4a7 7 0 1 0 8.500 8.500z",
-  };
+const THEMES = {
+  auto: "M10 3a7 7 0 1 0 .01 0M10 3v14",
+  light: "M10 6.5a3.5 3.5 0 1 0 .01 0M10 1.5v2m0 13v2M1.5 10h2m13 0h2M4 4l1.4 1.4m9.2 9.2L16 16M16 4l-1.4 1.4M5.4 14.6L4 16",
+  dark: "M16 12.5A7 7 0 0 1 7.5 4a7 7 0 1 0 8.5 8.5z",
+};
+
+function showTheme() {
+  const chosen = document.documentElement.dataset.theme ?? "auto"; // as theme.js has found it
   const button = find("theme");
-  let chosen = localStorage.getItem("vitrail-theme") ?? "auto";
-  const show = () => {
-    if (chosen === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = chosen;
-    button.innerHTML = `<svg viewBox="0 0 20 20" aria-hidden="true"><path d="${icons[chosen]}"/></svg>`;
-    button.setAttribute("aria-label", `Colours: ${chosen}`);
-    button.title = `Colours: ${chosen}`;
-  };
-  button.addEventListener("click", () => {
-    chosen = order[(order.indexOf(chosen) + 1) % order.length];
-    localStorage.setItem("vitrail-theme", chosen);
-    show();
-  });
-  show();
+  button.replaceChildren(icon(THEMES[chosen]));
+  button.setAttribute("aria-label", `Colours: ${chosen}`);
+  button.title = `Colours: ${chosen}`;
+}
+
+function turnTheme() {
+  const names = Object.keys(THEMES);
+  const next = names[(names.indexOf(document.documentElement.dataset.theme ?? "auto") + 1) % names.length];
+  if (next === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = next;
+  localStorage.setItem("vitrail-theme", next);
+  showTheme();
 }
 
 onTokenWanted(() => new Promise((done) => {
@@ -151,7 +154,9 @@ document.addEventListener("keydown", (event) => {
 find("help").addEventListener("click", () => find("help-dialog").showModal());
 
 drawRose(find("rose-glass"));
-theme();
+showTheme();
+find("theme").addEventListener("click", turnTheme);
 listen(add, say);
 const facts = await useModel();
+add(early.splice(0));
 await Promise.all([chooseModel(), showExamples(facts.examples, add)]);

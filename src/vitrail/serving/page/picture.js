@@ -21,6 +21,7 @@ export class Picture extends EventTarget {
   out = new Set();
   chosen = null; // the class whose attribution is shown
   milliseconds = null;
+  pending = 0; // questions that have no answer yet
   #turn = null; // ends when the picture is asked about anew
   #awaited = new Set(); // layers whose weights are under way
   #moving = null; // a prediction without some panes is under way; the next waits for it
@@ -64,6 +65,7 @@ export class Picture extends EventTarget {
   close() {
     this.#turn?.abort();
     clearTimeout(this.#timer);
+    this.#timer = 0;
     this.#moving = null;
   }
 
@@ -97,6 +99,11 @@ export class Picture extends EventTarget {
     layers.forEach((one) => this.#awaited.delete(one));
   }
 
+  /** Whether something about it will still change by itself. */
+  get busy() {
+    return this.pending > 0 || this.#timer > 0;
+  }
+
   get #most() {
     return Math.min(MOST_CLASSES, settings.facts.classes.length);
   }
@@ -108,6 +115,7 @@ export class Picture extends EventTarget {
 
   async #follow(signal) {
     clearTimeout(this.#timer);
+    this.#timer = 0;
     if (this.#moving) {
       this.#moving = "again";
       return;
@@ -121,12 +129,18 @@ export class Picture extends EventTarget {
         this.milliseconds = answer.milliseconds;
         this.#tell();
       } while (this.#moving === "again");
-      this.#timer = setTimeout(() => this.#kept((same) => this.#lookAt(same)), SETTLED);
+      this.#timer = setTimeout(() => this.#lookAgain(), SETTLED);
     } catch (error) {
       this.#fail(error);
     } finally {
       if (!signal.aborted) this.#moving = null;
     }
+  }
+
+  async #lookAgain() {
+    this.#timer = 0;
+    await this.#kept((signal) => this.#lookAt(signal));
+    this.#tell();
   }
 
   async #lookAt(signal) {
@@ -147,8 +161,18 @@ export class Picture extends EventTarget {
     this.#tell();
   }
 
-  /** Asks, and asks again when the server says that it is busy. */
+  /** The answer to a question; when the server says that it is busy, it is asked again. */
   async #request(options, signal) {
+    this.#tell({ pending: this.pending + 1 });
+    try {
+      return await this.#insist(options, signal);
+    } finally {
+      this.pending -= 1;
+      queueMicrotask(() => this.#tell()); // after what the answer changes
+    }
+  }
+
+  async #insist(options, signal) {
     for (let turn = 1; ; turn += 1) {
       try {
         const answer = await predict(this.file, settings.facts.name, options, signal);

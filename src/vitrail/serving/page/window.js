@@ -101,6 +101,7 @@ export class Window {
     this.element.style.setProperty("--shape", `${wide} / ${tall}`);
     this.element.style.setProperty("--wide", wide / tall);
     this.element.dataset.status = picture.status;
+    this.element.setAttribute("aria-busy", String(picture.busy));
     this.#showTrouble();
     if (picture.status !== "ready") {
       this.panes.forget();
