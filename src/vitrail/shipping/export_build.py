@@ -93,7 +93,7 @@ class Builder:
         self._write(graph, about, file, nodes_of(graph, kept))
         check, pillow = self._compare(file)
         if plan.format == "triton":
-            write_triton(room / plan.out.name, about, self.classifier.model.config)
+            write_triton(room / plan.out.name, about)
         else:
             template = Path(__file__).with_name("run_template.py").read_text(encoding="utf-8")
             template = template.replace("  # type: ignore[import-untyped]", "")

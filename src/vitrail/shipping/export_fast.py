@@ -47,7 +47,7 @@ class SplitAttention(nn.Module):
             bias = bias[..., :read, :]
         x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
         # without the copy, which is none in a graph, the shape would hold for one kernel of attention alone
-        return self.proj(x.transpose(1, 2).contiguous().flatten(2))
+        return self.proj(x.transpose(1, 2).clone(memory_format=torch.contiguous_format).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1], self.num_heads, self.head_dim).transpose(1, 2)

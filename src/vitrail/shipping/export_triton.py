@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.shipping.export_metadata import Metadata
 
 LARGEST_BATCH = 64
@@ -13,7 +12,7 @@ PREFERRED = (8, 16, 32)
 DELAY = 1000  # microseconds that a picture waits for others
 
 
-def write_triton(folder: Path, about: Metadata, config: ViTConfig | ResNetConfig) -> None:
+def write_triton(folder: Path, about: Metadata) -> None:
     """`config.pbtxt` and `labels.txt` beside `1/model.onnx`."""
     height, width = about.preprocessing.size
     channels = about.preprocessing.channels
