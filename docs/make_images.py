@@ -21,6 +21,7 @@ from vitrail.data.batch import Batch
 from vitrail.data.fetching import erasing
 from vitrail.data.sheet import contact_sheet
 from vitrail.pictures import Preprocessing
+from vitrail.scoring.stress.corruptions import CORRUPTIONS, corrupt
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -100,8 +101,19 @@ def augmentation() -> None:
     contact_sheet(pictures, [*plans, *plans], side=150).quantize(200).save(IMAGES / "augmentation.png", optimize=True)
 
 
+def stress() -> None:
+    """One photograph under each corruption, at severity 3."""
+    pixels = torch.from_numpy(Preprocessing(size=(224, 224)).pixels(load_sample_image("flower.jpg")))
+    pixels = pixels.permute(2, 0, 1)[None]
+    changed = [corrupt(pixels, name, 3, torch.zeros(1, dtype=torch.long))[0] for name in CORRUPTIONS]
+    pictures = [Image.fromarray(one.permute(1, 2, 0).numpy()) for one in (pixels[0], *changed)]
+    names = ["as it is", *(name.replace("_", " ") for name in CORRUPTIONS)]
+    contact_sheet(pictures, names, side=112).save(IMAGES / "corruptions.jpg", quality=80, optimize=True)
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)
     terminal("walk", ["models", "ViT-B/16"])
     speed()
     augmentation()
+    stress()
