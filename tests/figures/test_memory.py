@@ -12,13 +12,9 @@ from vitrail import figures
 model = vitrail.create("vit_b16", img_size=384, zero_head=False)
 pixels = torch.randn(8, 3, 384, 384)
 assert figures.attention_maps(model, pixels).shape == (8, 12, 12, 24, 24)
-figures.attention_distance(model, pixels)
-figures.token_norms(model, pixels)
-features = figures.patch_features(model, pixels)
-figures.patch_colours(features)
-for method in figures.METHODS:
-    maps = figures.saliency(model, pixels, method)
-    assert maps.shape == (8, 24, 24)
+maps = figures.attribution(model, pixels)
+figures.grad_cam(model, pixels[:1])
+figures.attention_distance(model, pixels[:5])
 figures.removal_curves(model, pixels[:1], maps[:1], steps=8)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -57,16 +57,18 @@ for (const box of document.querySelectorAll(".looking")) {
     const cell = (x, length, count) => Math.min(count - 1, Math.max(0, Math.floor((x / length) * count)));
     return [cell(event.clientY - frame.top, frame.height, rows), cell(event.clientX - frame.left, frame.width, columns)];
   };
-  view.addEventListener("mousemove", (event) => {
+  const tell = (event) => {
     const [row, column] = place(event), { map, values, span } = plane();
     const value = span[0] + ((span[1] - span[0]) * values[row * columns + column]) / 255;
     says.textContent = `row ${row + 1}, column ${column + 1}: ${value.toFixed(2)} ${map.unit}`;
-  });
+  };
+  view.addEventListener("mousemove", tell);
   view.addEventListener("mouseleave", draw);
   view.addEventListener("click", (event) => {
     if (!data.maps[state.map].patches) return;
     state.patch = place(event);
     draw();
+    tell(event);
   });
   for (const button of buttons) {
     button.addEventListener("click", () => {
