@@ -79,6 +79,15 @@ def test_auto_takes_int8_for_many_pictures_and_torch_for_a_few(plain, monkeypatc
     assert choose(plain, "auto").name == "torch"
 
 
+def test_where_int8_is_too_far_from_the_model_the_engine_stays_in_float(plain, monkeypatch) -> None:
+    monkeypatch.setattr(engines_kept, "FARTHEST", 0.0)
+    with choose(plain, "int8") as engine:
+        assert engine.name == "openvino"
+        assert "float32" in engine.detail
+        pixels = stand_ins(plain.preprocessing, 2)
+        np.testing.assert_allclose(engine.run(pixels), wanted(plain, pixels)[0], atol=1e-4)
+
+
 def test_a_file_is_an_engine_if_it_is_of_the_same_model(plain, tmp_path: Path) -> None:
     vitrail.export(plain, tmp_path / "x.pt2", format="torch", features=True)
     pixels = stand_ins(plain.preprocessing, 2)

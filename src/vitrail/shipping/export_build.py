@@ -95,14 +95,12 @@ class Builder:
         if plan.format == "triton":
             write_triton(room / plan.out.name, about)
         else:
-            template = Path(__file__).with_name("run_template.py").read_text(encoding="utf-8")
-            template = template.replace("  # type: ignore[import-untyped]", "")
-            (room / "run.py").write_text(template, encoding="utf-8")
+            (room / self._script()).write_text(_template(), encoding="utf-8")
         return Built(file, check, pillow, tuple(kept))
 
     def report(self, built: Built, accuracy: Accuracy | None) -> ExportReport:
         plan, folder = self.plan, built.file.parent
-        beside = ["run.py", *(path.name for path in folder.iterdir() if path.suffix in (".bin", ".data"))]
+        beside = [self._script(), *(path.name for path in folder.iterdir() if path.suffix in (".bin", ".data"))]
         size = sum(path.stat().st_size for path in folder.iterdir() if path.name.startswith(built.file.stem))
         return ExportReport(
             file=plan.out,
@@ -118,6 +116,13 @@ class Builder:
             accuracy=accuracy,
             in_float=built.in_float,
         )
+
+    def _script(self) -> str:
+        """`run.py`, unless one is there that is not ours."""
+        there = self.plan.out.parent / "run.py"
+        ours = _template().splitlines()[0]
+        foreign = there.exists() and not there.read_text(encoding="utf-8", errors="replace").startswith(ours)
+        return f"{self.plan.out.stem}_run.py" if foreign else there.name
 
     def _module(self) -> nn.Module:
         """What is made a graph."""
@@ -238,6 +243,12 @@ class Builder:
         with torch.inference_mode():
             logits: Floats = model(torch.from_numpy(values)).numpy()
         return logits
+
+
+def _template() -> str:
+    """The script that stands beside a file; hints for our type checker are left out."""
+    text = Path(__file__).with_name("run_template.py").read_text(encoding="utf-8")
+    return text.replace("  # type: ignore[import-untyped]", "")
 
 
 def _batches(values: Floats) -> Iterator[Floats]:
