@@ -28,48 +28,56 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("pictures_of", type=Path, help="a folder of pictures")
     parser.add_argument("--pictures", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--methods", nargs="+", default=["random", *figures.METHODS])
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
-    start = time.time()
     classifier = vitrail.load(args.model)
     files = sorted(path for path in args.pictures_of.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg", ".png"))
     chosen = np.random.default_rng(0).permutation(len(files))[: args.pictures]
     pixels = torch.from_numpy(np.stack([classifier.preprocessing(files[place]) for place in sorted(chosen)]))
-    grid = figures.rollout(classifier.model, pixels[:1]).shape[1:]
-    orders = {"random": figures.random_maps((len(pixels), *grid))}
-    orders |= {method: figures.saliency(classifier.model, pixels, method) for method in figures.METHODS}
-    areas = {}
-    for name, maps in orders.items():
+    for method in args.methods:
+        start = time.time()
+        if method == "random":
+            maps = figures.random_maps((len(pixels), *classifier.model.config.grid))
+        else:
+            maps = figures.saliency(classifier.model, pixels, method)
         curves = figures.removal_curves(classifier.model, pixels, maps, steps=args.steps)
-        areas[name] = (curves.deletion_area.numpy(), curves.insertion_area.numpy())
-        print(name, *(f"{area.mean():.4f}" for area in areas[name]), f"{time.time() - start:.0f} s", flush=True)
-    rows = {name: row(own, areas["random"]) for name, own in areas.items()}
+        write(args, method, curves, time.time() - start)
+
+
+def write(args: argparse.Namespace, method: str, curves: figures.Curves, seconds: float) -> None:
+    """Adds a method to the file; the areas of each picture stand there too, so that methods can be run by parts."""
+    result = json.loads(args.out.read_text()) if args.out.exists() else {}
+    areas = result.get("areas", {})
+    areas[method] = {
+        "deletion": [round(float(area), 4) for area in curves.deletion_area],
+        "insertion": [round(float(area), 4) for area in curves.insertion_area],
+    }
     result = {
         "model": Path(args.model).name,
-        "pictures": len(pixels),
+        "pictures": len(curves.classes),
         "steps": args.steps,
         "removed": "replaced by the mean colour; probability of the predicted class",
-        "areas": rows,
+        "methods": {name: row(own, areas["random"]) for name, own in areas.items()} if "random" in areas else {},
+        "areas": areas,
         "torch": torch.__version__,
         "hardware": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
-        "seconds": round(time.time() - start),
         "date": date.today().isoformat(),
     }
-    args.out.write_text(json.dumps(result, indent=2) + "\n")
+    print(method, round(seconds), "s", result["methods"].get(method), flush=True)
+    args.out.write_text(json.dumps(result) + "\n")
 
 
-def row(own: tuple[np.ndarray, np.ndarray], random: tuple[np.ndarray, np.ndarray]) -> dict[str, float]:
-    better = random[0] - own[0], own[1] - random[1]
-    return {
-        "deletion": round(float(own[0].mean()), 4),
-        "insertion": round(float(own[1].mean()), 4),
-        "deletion_margin": round(float(better[0].mean()), 4),
-        "deletion_margin_95": round(float(1.96 * better[0].std(ddof=1) / len(better[0]) ** 0.5), 4),
-        "insertion_margin": round(float(better[1].mean()), 4),
-        "insertion_margin_95": round(float(1.96 * better[1].std(ddof=1) / len(better[1]) ** 0.5), 4),
-        "better_than_random": round(float((better[0] > 0).mean()), 3),
-    }
+def row(own: dict[str, list[float]], random: dict[str, list[float]]) -> dict[str, float]:
+    found = {}
+    for kind, sign in (("deletion", 1), ("insertion", -1)):
+        better = sign * (np.array(random[kind]) - np.array(own[kind]))
+        found[kind] = round(float(np.mean(own[kind])), 4)
+        found[f"{kind}_margin"] = round(float(better.mean()), 4)
+        found[f"{kind}_margin_95"] = round(float(1.96 * better.std(ddof=1) / len(better) ** 0.5), 4)
+        found[f"{kind}_better_on"] = round(float((better > 0).mean()), 3)
+    return found
 
 
 if __name__ == "__main__":
