@@ -71,8 +71,8 @@ class Visit:
         """(label, percent) of each bar from above, as a reader sees them."""
         rows = self.page.locator(".window").nth(window).locator(".bars li")
         found = rows.evaluate_all(
-            "rows => rows.map(r => [r.querySelector('.label').textContent, parseFloat(r.querySelector('b').textContent),"
-            " Number(r.style.getPropertyValue('--place'))])"
+            "rows => rows.map(row => [row.querySelector('.label').textContent,"
+            " parseFloat(row.querySelector('b').textContent), Number(row.style.getPropertyValue('--place'))])"
         )
         return [(label, score) for label, score, _ in sorted(found, key=lambda row: row[2])]
 

@@ -135,7 +135,7 @@ def test_the_camera_takes_a_picture(page: Visit) -> None:
     page.page.click("#camera")
     page.page.click("#shoot:enabled")
     page.settle()
-    assert page.text(".window h3") == "camera.png"
+    assert page.text(".window h2") == "camera.png"
 
 
 def test_an_example_is_one_click_away(page: Visit) -> None:

@@ -17,7 +17,8 @@ from vitrail.serving.files import page_files
 PREDICT = re.compile(r".*/v1/predict.*")
 CONTRAST = """() => {
   const light = (text) => {
-    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map((v) => linear(v / 255));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const ground = light(getComputedStyle(document.body).backgroundColor);

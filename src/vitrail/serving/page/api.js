@@ -1,5 +1,7 @@
 // Requests to the server, and its refusals in words for people.
 
+import { keep, recall } from "./memory.js";
+
 const ROOT = new URL("../", import.meta.url);
 const MOST_AT_ONCE = 4;
 
@@ -11,7 +13,7 @@ export class Trouble extends Error {
   }
 }
 
-let token = sessionStorage.getItem("vitrail-token") ?? "";
+let token = recall("sessionStorage", "vitrail-token") ?? "";
 let askToken = async () => "";
 let asking = null; // several requests may be refused at a time; the user is asked once
 
@@ -66,7 +68,7 @@ async function send(path, options = {}) {
     if (answer.status !== 401) throw await refusal(answer);
     if (token !== used) continue;
     token = await (asking ??= askToken().finally(() => { asking = null; }));
-    sessionStorage.setItem("vitrail-token", token);
+    keep("sessionStorage", "vitrail-token", token);
   }
 }
 

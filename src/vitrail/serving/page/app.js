@@ -5,6 +5,7 @@ import { buildLens, onKey } from "./controls.js";
 import { find, icon, make } from "./dom.js";
 import { drawRose } from "./hero.js";
 import { listen, showExamples } from "./intake.js";
+import { keep } from "./memory.js";
 import { Picture } from "./picture.js";
 import { settings } from "./settings.js";
 import { Window } from "./window.js";
@@ -28,7 +29,8 @@ function add(files) {
     picture.ask();
   }
   arrange();
-  windows.at(-1)?.element.scrollIntoView({ block: "nearest" });
+  const { top } = windows.at(-1)?.element.getBoundingClientRect() ?? { top: 0 };
+  if (top < 0 || top > innerHeight * 0.7) windows.at(-1).element.scrollIntoView({ block: "start" });
 }
 
 function remove(window) {
@@ -42,7 +44,7 @@ function arrange() {
   const count = windows.length;
   document.body.classList.toggle("empty", !count);
   find("windows").dataset.count = Math.min(count, 3);
-  find("lens").hidden = !count;
+  find("lens").hidden = !count || settings.views.length < 2;
   windows.forEach((one) => { one.roomy = count === 1; });
 }
 
@@ -59,6 +61,7 @@ async function useModel(name) {
     settings.useModel(facts);
     showFacts(facts);
     buildLens();
+    arrange();
     find("state").dataset.state = "ready";
     find("missing").textContent = whatIsMissing(facts);
     say("");
@@ -129,7 +132,7 @@ function turnTheme() {
   const next = names[(names.indexOf(document.documentElement.dataset.theme ?? "auto") + 1) % names.length];
   if (next === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = next;
-  localStorage.setItem("vitrail-theme", next);
+  keep("localStorage", "vitrail-theme", next);
   showTheme();
 }
 

@@ -18,20 +18,21 @@ function scale(stops) {
 
 const bent = (t) => t ** 0.65; // weights are mostly small: without it, one pane shines and all others are night
 
-const cathedral = scale([[0, "#12164a"], [0.25, "#2f37b4"], [0.48, "#8b2fb0"], [0.7, "#e02c4e"], [0.88, "#fba61e"], [1, "#fff6d2"]].map(([t, hex]) => [t, rgb(hex)]));
+const cathedral = scale([[0, "#1a1f63"], [0.25, "#343cc4"], [0.48, "#8b2fb0"], [0.7, "#e02c4e"], [0.88, "#fba61e"], [1, "#fff6d2"]].map(([t, hex]) => [t, rgb(hex)]));
+const NIGHT = [40, 37, 82];
 const hues = new Map();
 
 function hue(hex) {
   if (!hues.has(hex)) {
     const colour = rgb(hex);
-    hues.set(hex, scale([[0, mix([26, 25, 38], colour, 0.12)], [0.62, colour], [1, mix(colour, [255, 255, 255], 0.72)]]));
+    hues.set(hex, scale([[0, NIGHT], [0.66, colour], [1, mix(colour, [255, 255, 255], 0.74)]]));
   }
   return hues.get(hex);
 }
 
 /** A colour [r, g, b] for a shade from 0 to 1: from night to light through all glass, or through the glass of one class. */
 export const night = (t) => cathedral(bent(t));
-export const through = (hex) => (t) => hue(hex)(bent(t));
+export const through = (hex) => (t) => hue(hex)(t ** 0.82);
 
 /** The scale as a CSS gradient. */
 export function gradient(colour) {

@@ -147,8 +147,8 @@ export class Glass {
     brush.globalAlpha = 1;
     brush.clearRect(0, 0, width, height);
     brush.drawImage(scaled, 0, 0);
-    if (this.#shown && this.#strength > 0) this.#tint(brush, panes, width, height);
     bevel(brush, panes, width);
+    if (this.#shown && this.#strength > 0) this.#tint(brush, panes, width, height);
     this.#open(brush, panes, appeared);
     lead(brush, panes, width, height);
     if (ring !== null && panes[ring]) circle(brush, panes[ring], width);
@@ -167,7 +167,7 @@ export class Glass {
     glaze.drawImage(brush.canvas, 0, 0);
     layer("saturation", "rgb(128 128 128)");
     glaze.fillRect(0, 0, width, height);
-    layer("screen", "rgb(255 255 255 / 0.34)");
+    layer("screen", "rgb(255 255 255 / 0.4)");
     glaze.fillRect(0, 0, width, height);
     panes.forEach(([x, y, w, h], i) => {
       const shade = this.#shown[i];
@@ -229,12 +229,12 @@ function bevel(brush, panes, width) {
   if (panes.length === 1) return;
   const line = leadWidth(panes, width);
   const at = Math.ceil(line / 2);
-  brush.fillStyle = "rgb(255 255 255 / 0.15)";
+  brush.fillStyle = "rgb(255 255 255 / 0.2)";
   for (const [x, y, w, h] of panes) {
     brush.fillRect(x + at, y + at, w - 2 * at, line);
     brush.fillRect(x + at, y + at + line, line, h - 2 * at - line);
   }
-  brush.fillStyle = "rgb(0 0 0 / 0.14)";
+  brush.fillStyle = "rgb(0 0 0 / 0.18)";
   for (const [x, y, w, h] of panes) {
     brush.fillRect(x + at, y + h - at - line, w - 2 * at, line);
     brush.fillRect(x + w - at - line, y + at, line, h - 2 * at - line);

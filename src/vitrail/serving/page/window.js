@@ -60,14 +60,14 @@ export class Window {
     p.words = make("p", { class: "words" });
     p.letGo = textButton("Let go", () => this.panes.look(null));
     p.spoken = make("p", { class: "unseen", "aria-live": "polite" });
-    p.verdict = make("h2", { class: "verdict" });
+    p.verdict = make("p", { class: "verdict" });
     p.trouble = make("div", { class: "trouble", role: "alert" });
     p.out = make("div", { class: "out" });
     p.other = this.#otherClass();
     p.time = make("p", { class: "time" });
     p.side = make("div", { class: "side" }, [p.verdict, this.#bars.element, p.other, p.out, this.#atlas.element]);
     return make("article", { class: "window", "aria-label": name }, [
-      make("header", {}, [make("h3", { title: name }, name), p.size, make("span", { class: "does" }, [p.pixels, p.save, shut])]),
+      make("header", {}, [make("h2", { title: name }, name), p.size, make("span", { class: "does" }, [p.pixels, p.save, shut])]),
       p.trouble,
       make("div", { class: "view" }, [this.#frame, make("div", { class: "legend" }, [p.words, p.letGo, p.scale]), p.time, p.spoken]),
       p.side,
