@@ -149,9 +149,9 @@ def test_sigterm_with_50_requests_in_flight_gives_50_answers_and_exit_0(tiny: Pa
             return httpx.post(f"{server.url}/v1/predict", content=large, timeout=60, verify=False).status_code
 
         waiting = [pool.submit(one, i) for i in range(50)]
-        while _metric(server.url, "vitrail_connections") < 50:
+        while _metric(server.url, "vitrail_connections") + sum(one.done() for one in waiting) < 50:
             time.sleep(0.01)
-        time.sleep(0.3)
+        time.sleep(0.2)
         server.process.send_signal(signal.SIGTERM)
         assert [answer.result() for answer in waiting] == [200] * 50
         assert server.process.wait(30) == 0
@@ -223,3 +223,20 @@ def test_what_cannot_be_served_is_told_in_one_line(
 def test_a_port_that_is_taken_is_told(server: Running, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(tiny), "--port", str(server.port)]) == 1
     assert "choose another with --port" in capsys.readouterr().err
+
+
+def test_bodies_on_their_way_count_for_a_moment_and_slow_ones_no_longer(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.serving.hosting._MOMENT", 1.0)
+    with running(tiny, queue=4, max_pictures=4) as server:
+        head = b"POST /v1/predict HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+        held = [raw_connection(server.port) for _ in range(4)]
+        for connection in held:
+            connection.sendall(head)
+        time.sleep(0.2)
+        assert ask(server, 0).status_code == 429
+        time.sleep(1.2)
+        assert ask(server, 0).status_code == 200
+        for connection in held:
+            connection.close()

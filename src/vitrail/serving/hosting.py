@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vitrail.classifier import Classifier
@@ -18,6 +19,7 @@ from vitrail.serving.refusals import RefusalError
 from vitrail.serving.settings import Settings
 
 _LOOK_EVERY = 1.0  # seconds between two looks at the files of a model
+_MOMENT = 5.0  # seconds: bodies of honest clients that share a busy line take that long, and must count
 _STUCK = 120.0  # seconds of one batch, after which the server calls itself unhealthy
 
 Source = str | Path | Classifier
@@ -48,12 +50,36 @@ class Generation:
         self.loaded.close()
 
 
+class Arrivals:
+    """Requests whose bodies are on their way. One that takes longer than a moment no longer counts: slow clients
+    must not fill the queue."""
+
+    def __init__(self) -> None:
+        self._began: dict[object, float] = {}  # in order
+
+    def __len__(self) -> int:
+        before = time.monotonic() - _MOMENT
+        while self._began and (first := next(iter(self._began.items())))[1] < before:
+            del self._began[first[0]]
+        return len(self._began)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        key = object()
+        self._began[key] = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began.pop(key, None)
+
+
 class Hosted:
     """A model under its name."""
 
     def __init__(self, name: str, source: Source, settings: Settings, metrics: Metrics) -> None:
         self.name, self.source, self.settings, self.metrics = name, source, settings, metrics
         self.current: Generation
+        self.arrivals = Arrivals()
         self._stamp = _stamp(source)
         self._reloading = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
@@ -93,7 +119,7 @@ class Hosted:
 
     def admit(self, pictures: int) -> None:
         """Refuses what the queue has no room for."""
-        waiting = len(self.current.batcher)
+        waiting = len(self.current.batcher) + len(self.arrivals)
         if waiting + pictures > self.settings.queue:
             seconds = max(1, round(waiting * self._seconds_each + 0.5))
             words = f"the queue is full ({waiting} of {self.settings.queue} pictures wait): try again in {seconds} s"

@@ -42,8 +42,10 @@ class Predicting:
         began = time.perf_counter()
         settings = self.answering.settings
         query = _query(request)
-        self.models.find(query.get("model")).admit(1)  # before the body is read
-        data = await whole(request.stream())
+        asked = self.models.find(query.get("model"))
+        asked.admit(1)  # before the body is read
+        with asked.arrivals.one():
+            data = await whole(request.stream())
         encoding, content_type = (request.headers.get(name, "") for name in ("content-encoding", "content-type"))
         body = await self.answering.read(data, encoding, partial(_read, encoding, content_type, data, settings))
         del data

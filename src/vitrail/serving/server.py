@@ -29,6 +29,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app.asgi,
                 http=connections_of(settings),
+                loop="asyncio",  # uvloop takes one new connection in each round: under load, most would wait for long
                 ws="none",
                 log_config=None,
                 log_level="error",

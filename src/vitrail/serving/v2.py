@@ -91,7 +91,8 @@ class V2:
     async def infer(self, request: Request) -> Response:
         hosted = self._hosted(request)
         hosted.admit(1)  # before the body is read
-        data, headers = await whole(request.stream()), request.headers
+        with hosted.arrivals.one():
+            data, headers = await whole(request.stream()), request.headers
         encoding, length = headers.get("content-encoding", ""), headers.get(_LENGTH)
         asked = await self.answering.read(data, encoding, partial(self._read, encoding, length, data))
         with hosted.current as generation:
