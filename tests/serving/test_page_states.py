@@ -11,7 +11,7 @@ import torch
 import vitrail
 from tests.serving.browsing import chromium, photograph, visit
 from tests.serving.conftest import make_model
-from tests.serving.running import Running, running
+from tests.serving.running import Running, picture, running
 from vitrail.serving.files import page_files
 
 PREDICT = re.compile(r".*/v1/predict.*")
@@ -62,6 +62,15 @@ def test_a_busy_server_is_said_so_and_asked_again(browser: Any, server: Running,
         assert len(page.bars()) == 5
 
 
+def test_pictures_that_a_full_queue_refuses_come_in_the_end(browser: Any, tiny: Path) -> None:
+    with running(tiny, queue=1, max_pictures=1) as server, visit(browser, server.url) as page:
+        page.choose(*[(f"{i}.png", picture(i)) for i in range(6)])
+        ready = page.page.locator(".window[data-status=ready][aria-busy=false]")
+        ready.nth(5).wait_for(timeout=25_000)
+        assert page.page.locator("[role=alert]:visible").count() == 0
+        assert all(len(page.bars(i)) == 5 for i in range(6))
+
+
 def test_a_server_that_is_gone_is_said_so_and_can_be_tried_again(browser: Any, server: Running) -> None:
     with visit(browser, server.url) as page:
         page.page.route(PREDICT, lambda route: route.abort())
@@ -107,6 +116,35 @@ def test_several_models_are_chosen_from_and_a_resnet_says_what_it_lacks(browser:
         assert len(page.bars()) == 4
         page.page.click("label[for=view-class]")
         page.says("What speaks for")
+
+
+def test_attention_that_is_too_much_for_one_answer_comes_layer_by_layer(
+    browser: Any, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.serving.looking.MOST_BYTES", 2 * 17**2)  # one layer of two heads, 17 tokens
+    classifier = vitrail.load(tiny)
+    with torch.inference_mode():
+        values = torch.from_numpy(classifier.preprocessing(photograph()))[None]
+        attention = classifier.model.forward_intermediates(values, attention="all").attention
+    with running(tiny) as server, visit(browser, server.url) as page:
+        page.show()
+        page.page.keyboard.press("2")
+        for layer in (1, 0):
+            page.page.locator("#layer").press("End" if layer else "Home")
+            page.says(f"The class token attends to · layer {layer + 1}")
+            assert page.text(".scale i", 1) == f"{100 * attention[layer][0, :, 0, 1:].mean(0).max():.1f} %"
+
+
+def test_attention_that_never_fits_is_said_to_be_missing(
+    browser: Any, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.serving.looking.MOST_BYTES", 100)
+    with running(tiny) as server, visit(browser, server.url) as page:
+        page.show()
+        page.says("The attention of this model is too large to be sent")
+        assert page.page.locator(".views label").all_inner_texts() == ["Picture", "Rollout", "Class"]
+        page.page.keyboard.press("2")
+        page.says("What arrives at the head")
 
 
 def test_a_picture_need_not_be_square_nor_a_model_without_a_class_token(browser: Any, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ function showFacts(facts) {
 function whatIsMissing({ kind, can, classes }) {
   if (kind === "exported") return "This is an exported file: it gives predictions, and nothing of how it comes to them.";
   if (!classes.length) return "This model has no classes: there is nothing to predict.";
+  if (can.attention && !can.weights) return "The attention of this model is too large to be sent. Rollout and what speaks for a class are here.";
   if (!can.attention) return "A ResNet has no attention. What speaks for a class is here, and panes can be taken out.";
   return "";
 }

@@ -18,6 +18,13 @@ export class Bars {
     return this.#list;
   }
 
+  /** Another model: its classes are others. */
+  forget() {
+    this.#list.replaceChildren();
+    this.#rows.clear();
+    this.#colours.clear();
+  }
+
   /** The glass of a class, for as long as its picture is there. */
   colour(index) {
     if (!this.#colours.has(index)) this.#colours.set(index, GLASS[this.#colours.size % GLASS.length]);
@@ -74,6 +81,9 @@ export class Bars {
 }
 
 const best = (scores) => [...scores].reduce((a, b) => (b[1] > a[1] ? b : a), [null, -1])[0];
+
+/** With more digits where it is small. */
+export const share = (value) => (value > 0 && value < 0.00995 ? `${(value * 100).toFixed(2)} %` : percent(value));
 
 export function percent(value) {
   const number = value * 100;

@@ -8,7 +8,7 @@ export function buildLens() {
   const lens = find("lens");
   const { facts, views } = settings;
   const parts = [viewChoice(views)];
-  if (facts.can.attention) {
+  if (facts.can.weights) {
     parts.push(slider("layer", "Layer", 0, facts.layers - 1, 1, (value) => `${value + 1} of ${facts.layers}`));
     if (facts.heads > 1) parts.push(slider("head", "Head", -1, facts.heads - 1, 1, (value) => (value < 0 ? "mean" : `${value + 1} of ${facts.heads}`)));
   }

@@ -38,9 +38,7 @@ export class Picture extends EventTarget {
     this.forget();
     const turn = (this.#turn = new AbortController());
     try {
-      const { bytes } = settings.facts.limits;
-      if (this.file.size > bytes) throw new Trouble("picture", `${this.name}: is ${mib(this.file.size)}, and the server takes ${mib(bytes)} at most`);
-      if (!this.file.size) throw new Trouble("picture", `${this.name}: is empty`);
+      await this.#read();
       const answer = await this.#request({ top: this.#most, seen: true }, turn.signal);
       this.seen = await loaded(answer.seen);
       this.fine = await finer(this.file, settings.facts.preprocessing);
@@ -60,6 +58,16 @@ export class Picture extends EventTarget {
     this.out = new Set();
     this.#awaited = new Set();
     this.#tell({ status: "asking", trouble: null, attention: null, rollout: null, attribution: null, chosen: null });
+  }
+
+  /** The file's bytes, once: it may change or go while its window is open. */
+  async #read() {
+    const { bytes } = settings.facts.limits;
+    if (this.file.size > bytes) throw new Trouble("picture", `${this.name}: is ${mib(this.file.size)}, and the server takes ${mib(bytes)} at most`);
+    const data = await this.file.arrayBuffer().catch(() => null);
+    if (!data) throw new Trouble("picture", `${this.name}: cannot be read; is it a folder, or was it moved?`);
+    if (!data.byteLength) throw new Trouble("picture", `${this.name}: is empty`);
+    this.file = new File([data], this.name, { type: this.file.type });
   }
 
   close() {
@@ -145,10 +153,10 @@ export class Picture extends EventTarget {
 
   async #lookAt(signal) {
     const { can, layers, layers_at_once: most } = settings.facts;
-    const parts = [can.attention && most && "weights", can.attention && "rollout", can.attribution && "attribution"].filter(Boolean);
+    const parts = [can.weights && "weights", can.attention && "rollout", can.attribution && "attribution"].filter(Boolean);
     if (!parts.length) return;
     const options = { attention: true, parts: parts.join(","), class: this.chosen ?? 0, ...this.#whatIsThere };
-    if (can.attention && most && most < layers) options.layers = around(settings.layer).join(",");
+    if (can.weights && most < layers) options.layers = around(settings.layer).join(",");
     const answer = await this.#request(options, signal);
     this.attention = null;
     this.#take(answer);
@@ -180,8 +188,9 @@ export class Picture extends EventTarget {
         return answer;
       } catch (error) {
         if (error.kind !== "busy" || turn === TRIES) throw error;
-        this.#tell({ trouble: { words: error.message, kind: "busy", until: Date.now() + error.wait * 1000 } });
-        await pause(error.wait * 1000, signal);
+        const wait = error.wait * 1000 + Math.random() * 500; // not all at the same moment
+        this.#tell({ trouble: { words: error.message, kind: "busy", until: Date.now() + wait } });
+        await pause(wait, signal);
       }
     }
   }

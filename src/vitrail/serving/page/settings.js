@@ -2,7 +2,7 @@
 
 export const VIEWS = [
   { name: "picture", title: "Picture", needs: null },
-  { name: "attention", title: "Attention", needs: "attention" },
+  { name: "attention", title: "Attention", needs: "weights" },
   { name: "rollout", title: "Rollout", needs: "attention" },
   { name: "class", title: "Class", needs: "attribution" },
 ];
@@ -30,10 +30,11 @@ class Settings extends EventTarget {
 
   /** The model is another one: what it does not have is left. */
   useModel(facts) {
+    facts.can.weights = facts.can.attention && facts.layers_at_once > 0; // small enough to be sent
     const layer = Math.max(0, Math.round(facts.layers * 0.75) - 1); // where panes have found what belongs together
-    const can = { ...facts.can };
-    const view = VIEWS.find(({ name, needs }) => name === this.view && (!needs || can[needs])) ? this.view : "picture";
-    this.set({ facts, layer, head: -1, view, dropping: can.remove ? this.dropping : "blank" });
+    const { can } = facts;
+    const stays = VIEWS.some(({ name, needs }) => name === this.view && (!needs || can[needs]));
+    this.set({ facts, layer, head: -1, view: stays ? this.view : "picture", dropping: can.remove ? this.dropping : "blank" });
   }
 }
 

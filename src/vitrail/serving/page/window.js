@@ -1,7 +1,7 @@
 // The window of one picture: its glass, its bars, what can be done with it.
 
 import { Atlas } from "./atlas.js";
-import { Bars, percent } from "./bars.js";
+import { Bars, percent, share } from "./bars.js";
 import { gradient, night, through } from "./colours.js";
 import { icon, make } from "./dom.js";
 import { Glass } from "./glass.js";
@@ -25,11 +25,14 @@ export class Window {
   constructor(picture, onClose) {
     this.picture = picture;
     this.glass = new Glass(this.#canvas, this.#glow);
-    this.panes = new Panes(this.#frame, this.glass, picture, () => this.#show());
+    this.panes = new Panes(this.#frame, this.glass, picture, () => this.#look());
     this.element = this.#build(onClose);
     this.sizing = new ResizeObserver(() => this.#size());
     this.sizing.observe(this.#frame);
-    this.heard = () => this.#show();
+    this.heard = ({ detail }) => {
+      if (detail?.includes("dropping") && picture.out.size) picture.takeOut(picture.out);
+      else this.#show();
+    };
     picture.addEventListener("change", this.heard);
     settings.addEventListener("change", this.heard);
     this.#show();
@@ -62,7 +65,7 @@ export class Window {
     p.spoken = make("p", { class: "unseen", "aria-live": "polite" });
     p.verdict = make("p", { class: "verdict" });
     p.trouble = make("div", { class: "trouble", role: "alert" });
-    p.out = make("div", { class: "out" });
+    p.out = this.#buildOut();
     p.other = this.#otherClass();
     p.time = make("p", { class: "time" });
     p.side = make("div", { class: "side" }, [p.verdict, this.#bars.element, p.other, p.out, this.#atlas.element]);
@@ -72,6 +75,17 @@ export class Window {
       make("div", { class: "view" }, [this.#frame, make("div", { class: "legend" }, [p.words, p.letGo, p.scale]), p.time, p.spoken]),
       p.side,
     ]);
+  }
+
+  #buildOut() {
+    const p = this.#parts;
+    p.count = make("span", { class: "count" });
+    p.back = textButton("Put back", () => this.picture.takeOut(new Set()));
+    p.more = textButton("", () => this.#takeBrightest());
+    p.how = textButton("", () => this.#turnHow());
+    p.how.classList.add("how");
+    p.how.title = "Blank: in the colour of the mean. Out of the sequence: the model reads fewer panes.";
+    return make("div", { class: "out" }, [p.count, p.back, p.more, p.how]);
   }
 
   #otherClass() {
@@ -105,14 +119,22 @@ export class Window {
     this.#showTrouble();
     if (picture.status !== "ready") {
       this.panes.forget();
+      this.#bars.forget();
       return;
     }
     this.#showPicture();
-    this.#showMap();
     this.#showPrediction();
-    this.#showOut();
-    this.#atlas.show(picture.attention, this.panes.pane);
+    this.#look();
     if (["picture", "attention"].includes(settings.view)) picture.need(settings.layer);
+  }
+
+  /** What depends on the pane that is looked at. */
+  #look() {
+    this.#showMap();
+    this.#showOut();
+    this.#atlas.show(this.picture.attention, this.panes.pane);
+    const [{ label, score }] = this.picture.now.top;
+    if (this.panes.keyed) this.#parts.spoken.textContent = `${this.#parts.words.textContent}. ${label}, ${percent(score)}.`;
   }
 
   #showPicture() {
@@ -145,8 +167,8 @@ export class Window {
   #hint() {
     const { can } = settings.facts;
     const { coarse } = this.panes;
-    if (settings.view !== "picture") return "Asking …";
-    if (can.attention) return coarse ? "Tap a pane: what it attends to. Tap it again: it is gone." : "Hover a pane: what it attends to. Click it: it is gone.";
+    if (settings.view !== "picture" || (can.weights && this.panes.pane !== null)) return "Asking …";
+    if (can.weights) return coarse ? "Tap a pane: what it attends to. Tap it again: it is gone." : "Hover a pane: what it attends to. Click it: it is gone.";
     return can.blank ? "Click a pane: it is gone." : "";
   }
 
@@ -159,14 +181,14 @@ export class Window {
       const values = picture.attention.of(layer, head, pane);
       const who = pane !== null ? `Pane ${this.#place(pane)} attends to` : picture.attention.reader === "token" ? "The class token attends to" : "All panes attend, on average, to";
       const where = `layer ${layer + 1}, ${head < 0 ? "mean of heads" : `head ${head + 1}`}`;
-      return { values, ...stretched(values, { fromZero: true }), colour: night, words: `${who} · ${where}`, unit: percent };
+      return { values, ...stretched(values, { fromZero: true }), colour: night, words: `${who} · ${where}`, unit: share };
     }
     if (view === "rollout" && picture.rollout) {
       const values = picture.rollout;
-      const words = `What arrives at the head through all ${facts.layers} layers${at && at + percent(values[pane])}`;
-      return { values, ...stretched(values, { fromZero: false }), colour: night, words, unit: percent };
+      const words = `What arrives at the head through all ${facts.layers} layers${at && at + share(values[pane])}`;
+      return { values, ...stretched(values, { fromZero: false }), colour: night, words, unit: share };
     }
-    if (view === "class" && picture.attribution?.index === picture.chosen) {
+    if (view === "class" && picture.attribution) {
       const { index, values } = picture.attribution;
       const found = stretched(values, { fromZero: false });
       const words = `What speaks for ${facts.classes[index]}${at && `${at}${Math.round(found.shades[pane] * 100)} of 100`}`;
@@ -192,45 +214,38 @@ export class Window {
     p.other.hidden = !pressable || settings.view !== "class" || settings.facts.classes.length <= 5;
     const ms = (value) => (value < 10 ? value.toFixed(1) : Math.round(value));
     p.time.textContent = `${ms(milliseconds.model)} ms in the model · ${ms(milliseconds.total)} ms in the server · ${ms(milliseconds.trip)} ms in all`;
-    if (this.panes.keyed) p.spoken.textContent = `${p.words.textContent}. ${label}, ${percent(score)}.`;
   }
 
   #showOut() {
-    const { picture } = this;
+    const p = this.#parts;
     const { can, grid } = settings.facts;
-    this.#parts.out.hidden = !can.blank;
+    p.out.hidden = !can.blank;
     if (!can.blank) return;
     const all = grid[0] * grid[1];
-    const count = picture.out.size;
-    const words = count ? `${count} of ${all} panes out` : "All panes are in";
-    const back = textButton("Put back", () => picture.takeOut(new Set()));
-    back.disabled = !count;
-    const more = Math.max(1, Math.round(all * SHARE));
-    const brighter = textButton(`Take out the ${more} brightest`, () => this.#takeBrightest(more));
-    brighter.disabled = !this.#map || count + more >= all;
-    brighter.title = this.#map ? "of what is shown now" : "choose a view with colours first";
-    const how = can.remove ? [this.#how()] : [];
-    const kept = document.activeElement?.dataset?.key;
-    this.#parts.out.replaceChildren(make("span", { class: count ? "count some" : "count" }, words), back, brighter, ...how);
-    if (kept && this.element.contains(this.#parts.out)) this.#parts.out.querySelector(`[data-key="${kept}"]`)?.focus({ preventScroll: true });
+    const count = this.picture.out.size;
+    p.count.textContent = count ? `${count} of ${all} panes out` : "All panes are in";
+    p.count.classList.toggle("some", count > 0);
+    p.back.disabled = !count;
+    p.more.textContent = `Take out the ${this.#share} brightest`;
+    p.more.disabled = !this.#map || count + this.#share >= all;
+    p.more.title = this.#map ? "of what is shown now" : "choose a view with colours first";
+    p.how.hidden = !can.remove;
+    p.how.textContent = settings.dropping === "blank" ? "panes go blank" : "panes leave the sequence";
   }
 
-  #takeBrightest(count) {
+  get #share() {
+    const [rows, columns] = settings.facts.grid;
+    return Math.max(1, Math.round(rows * columns * SHARE));
+  }
+
+  #takeBrightest() {
     const values = this.#map.values.map((value, i) => (this.picture.out.has(i) ? -Infinity : value));
-    this.picture.takeOut(new Set([...this.picture.out, ...brightest(values, count)]));
+    this.picture.takeOut(new Set([...this.picture.out, ...brightest(values, this.#share)]));
   }
 
-  #how() {
-    const blank = settings.dropping === "blank";
-    const words = blank ? "panes go blank" : "panes leave the sequence";
-    const button = textButton(words, () => {
-      settings.set({ dropping: blank ? "remove" : "blank" });
-      if (this.picture.out.size) this.picture.takeOut(new Set(this.picture.out));
-    });
-    button.dataset.key = "how";
-    button.title = "Blank: in the colour of the mean. Out of the sequence: the model reads fewer panes.";
-    button.classList.add("how");
-    return button;
+  /** All windows take panes out in the same way. */
+  #turnHow() {
+    settings.set({ dropping: settings.dropping === "blank" ? "remove" : "blank" });
   }
 
   #showTrouble() {
@@ -271,7 +286,7 @@ function iconButton(label, path, act) {
 }
 
 function textButton(label, act) {
-  const button = make("button", { class: "text", type: "button", "data-key": label.split(" ")[0] }, label);
+  const button = make("button", { class: "text", type: "button" }, label);
   button.addEventListener("click", act);
   return button;
 }
