@@ -29,7 +29,7 @@ from vitrail.whole import written_whole
 STAND_INS = 64  # pictures that int8 is calibrated on
 HELD = 32  # pictures that it is tried on
 FARTHEST = 0.3  # of the logits' spread; where int8 moves them by more, the engine stays in float
-FORMAT = 1  # part of the name: raised when the same model would give another engine
+FORMAT = 2  # part of the name: raised when the same model would give another engine
 LARGEST = 10 * 2**30  # bytes of all that is kept; what was not used for longest goes first
 
 

@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,37 +21,53 @@ from vitrail.pictures import Preprocessing
 BATCH = "batch"
 
 
-class Joined(nn.Module):
-    """A head whose result is followed by what it read."""
+class _Seen:
+    """What the heads of one pass were given."""
 
-    def __init__(self, head: nn.Module) -> None:
+    def __init__(self) -> None:
+        self.given: list[Tensor] = []
+
+
+class _Watched(nn.Module):
+    """A head that tells what it reads."""
+
+    def __init__(self, head: nn.Module, seen: _Seen) -> None:
         super().__init__()
-        self.head = head
+        self.head, self.seen = head, seen
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.head(x), x], dim=1)
+        self.seen.given.append(x.flatten(1))
+        return self.head(x)
 
 
 class WithFeatures(nn.Module):
-    """Logits and features, both of one pass: what a model says, and what its head reads."""
+    """Logits and features, both of one pass: what a model says, and what its head reads.
+
+    They leave the graph by ways of their own: joined in one tensor and cut apart again, OpenVINO would compute the
+    whole residual stream in float32.
+    """
 
     def __init__(self, model: ViT | ResNet) -> None:
         super().__init__()
         self.classes = model.config.num_classes
-        self.model = twin(model)
+        self.seen = _Seen()
+        self.model: Any = twin(model)
         if not self.classes:
             return  # its features are all it gives
         if isinstance(model, ResNet):
             self.model.head = twin(model.head)
-            self.model.head.fc = Joined(model.head.fc)
+            self.model.head.fc = _Watched(model.head.fc, self.seen)
             return
-        self.model.head = Joined(model.head)
+        self.model.head = _Watched(model.head, self.seen)
         if model.head_dist is not None:
-            self.model.head_dist = Joined(model.head_dist)
+            self.model.head_dist = _Watched(model.head_dist, self.seen)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        joined = self.model(pixels)  # (batch, classes + width)
-        return joined[:, : self.classes], joined[:, self.classes :]
+        made = self.model(pixels)
+        given, self.seen.given = self.seen.given, []
+        if not self.classes:
+            return made[:, :0], made
+        return made, given[0] if len(given) == 1 else (given[0] + given[1]) / 2
 
 
 class FromBytes(nn.Module):

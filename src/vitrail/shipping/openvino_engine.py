@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitrail.data.workers import processors
 from vitrail.errors import VitrailError
@@ -25,7 +26,8 @@ class OpenVinoEngine(Engine):
 
     def __init__(self, path: Path, *, threads: int | None = None) -> None:
         self.path = path
-        threads = threads or processors()
+        threads = self._threads = threads or processors()
+        self._only_logits: Any = None
         self._compiled, self.about = compiled(path, threads)
         self.about.refuse_pictures(path)
         self.classes, self.preprocessing = list(self.about.classes), self.about.preprocessing
@@ -35,18 +37,30 @@ class OpenVinoEngine(Engine):
 
     def both(self, pixels: Bytes) -> tuple[Floats, Floats]:
         check_pixels(pixels, self.preprocessing)
-        given = np.ascontiguousarray(pixels) if self.about.takes == "bytes" else self.preprocessing.normalise(pixels)
-        made = self._compiled([given])
+        made = self._compiled([self._given(pixels)])
         return named_outputs(self._gives, [np.array(value, np.float32) for value in made.to_tuple()], self.path)
 
+    def run(self, pixels: Bytes) -> Floats:
+        """Logits alone, by a model that computes nothing else: then the residual stream may have 16 bits too."""
+        check_pixels(pixels, self.preprocessing)
+        if self._only_logits is None:
+            self._only_logits = compiled(self.path, self._threads, only_logits=True)[0]
+        made = self._only_logits([self._given(pixels)])["logits"]
+        return np.array(made, np.float32)
+
     def close(self) -> None:
-        del self._compiled
+        del self._compiled, self._only_logits
+
+    def _given(self, pixels: Bytes) -> NDArray[Any]:
+        return np.ascontiguousarray(pixels) if self.about.takes == "bytes" else self.preprocessing.normalise(pixels)
 
 
-def compiled(path: Path, threads: int | None = None) -> tuple[Any, Metadata]:
+def compiled(path: Path, threads: int | None = None, *, only_logits: bool = False) -> tuple[Any, Metadata]:
     """A file ready to compute, and what it says of itself."""
     model = read(path)
     about = Metadata.from_text(model.get_rt_info([KEY]).value if model.has_rt_info([KEY]) else None, path)
+    if only_logits and len(model.outputs) > 1:
+        model = openvino().Model([model.output("logits")], model.get_parameters(), "logits")
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads or processors(),
