@@ -43,6 +43,10 @@ def take_all(browser: Any, url: str) -> None:
         page.page.keyboard.press("]")
         page.hover(3, 4)
         take(page, "page-attention")
+    with visit(browser, url, color_scheme="dark") as page:
+        choose(page, "deer")
+        page.page.keyboard.press("4")
+        take(page, "page-class")
     with visit(browser, url) as page:
         choose(page, "frog")
         page.page.mouse.move(*page.at(2, 1))

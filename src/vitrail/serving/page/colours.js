@@ -1,7 +1,7 @@
 // Colours of glass, and scales of them.
 
 /** For classes, in the order in which they come. */
-export const GLASS = ["#e58a00", "#2f55d4", "#d0243f", "#1f9d63", "#7b3fc4", "#1797a6", "#d9548f", "#8a6d3b"];
+export const GLASS = ["#e58a00", "#2f55d4", "#d0243f", "#1f9d63", "#7b3fc4", "#1797a6", "#d9548f", "#5f8f1c", "#0f7ac0", "#c4552d", "#8a6d3b", "#b04ad8"];
 
 const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 const mix = (a, b, t) => a.map((value, i) => Math.round(value + (b[i] - value) * t));

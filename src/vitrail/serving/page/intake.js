@@ -30,7 +30,7 @@ function listenToDrops(add, say) {
   document.addEventListener("dragenter", (event) => {
     event.preventDefault();
     depth += 1;
-    shown(true);
+    shown(event.dataTransfer.types.includes("Files"));
   });
   document.addEventListener("dragover", (event) => event.preventDefault());
   document.addEventListener("dragleave", () => {
@@ -86,7 +86,7 @@ export async function showExamples(examples, add) {
   const place = find("examples");
   place.hidden = !examples.length;
   const found = examples.map(({ name, title, url }) => {
-    const image = make("img", { alt: "", loading: "lazy" });
+    const image = make("img", { alt: "", loading: "lazy", draggable: "false" });
     const button = make("button", { type: "button", class: "example", title, "aria-label": `Example: ${title}` }, image);
     const blob = exampleBlob(url);
     blob.then((data) => { image.src = URL.createObjectURL(data); }, () => button.remove());

@@ -42,6 +42,7 @@ export class Window {
     this.picture.close();
     this.glass.stop();
     this.sizing.disconnect();
+    this.#atlas.resizing.disconnect();
     clearInterval(this.#clock);
     settings.removeEventListener("change", this.heard);
     this.element.remove();
