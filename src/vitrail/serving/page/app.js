@@ -53,10 +53,14 @@ function say(words) {
   find("note").textContent = words;
 }
 
+let wanted; // the model that was chosen last: an answer about another comes too late
+
 async function useModel(name) {
+  wanted = name;
   find("state").dataset.state = "waiting";
   try {
     const facts = await modelFacts(name);
+    if (wanted !== name) return facts;
     windows.forEach(({ picture }) => picture.forget());
     settings.useModel(facts);
     showFacts(facts);
@@ -73,7 +77,7 @@ async function useModel(name) {
     find("model-name").textContent = "no model";
     say(`${error.message} Trying again in 3 s.`);
     await new Promise((go) => setTimeout(go, 3000));
-    return useModel(name);
+    return useModel(wanted);
   }
 }
 
