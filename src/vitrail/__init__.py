@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from vitrail.scoring.probing.report import ProbeReport
     from vitrail.scoring.probing.suite import SuiteReport, probe_suite
     from vitrail.scoring.report import Report
+    from vitrail.scoring.stress.report import StressReport
+    from vitrail.scoring.stress.stress import stress
+    from vitrail.serving.serve import serve
+    from vitrail.shipping.bulk.predict import BulkReport, predict_many
     from vitrail.shipping.export import export
     from vitrail.shipping.export_report import ExportReport
     from vitrail.shipping.push import push
-    from vitrail.scoring.stress.report import StressReport
-    from vitrail.scoring.stress.stress import stress
-    from vitrail.shipping.bulk.predict import BulkReport, predict_many
-    from vitrail.serving.serve import serve
     from vitrail.studies.study import study
     from vitrail.training.recipe import Recipe
     from vitrail.training.run import Run
