@@ -43,7 +43,9 @@ class Api(litserve.LitAPI):  # type: ignore[misc]
 def serve_litserve(model: str, port: int) -> None:
     api = Api(max_batch_size=BATCH, batch_timeout=WAIT, api_path="/v1/predict")
     api.model = model
-    litserve.LitServer(api, accelerator="cpu", fast_queue=True).run(port=port, log_level="error")
+    litserve.LitServer(api, accelerator="cpu", fast_queue=True).run(
+        port=port, log_level="error", generate_client_file=False
+    )
 
 
 def serve_naive(model: str, port: int) -> None:
