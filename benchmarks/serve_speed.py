@@ -5,7 +5,8 @@
 Rounds alternate. In each, a server is started in a process of its own and `--clients` connections ask it for
 `--seconds`; each request is one picture as base64 in JSON, which all three take. LitServe has its own batching (the
 same bounds on batch and wait) and its quick queue; all decode with the model's own preprocessing, and torch computes.
-`vitrail, openvino` is the same server with that engine, float32 too (`vitrail, int8` and others work). The peers are in `serve_peers.py`.
+`vitrail, openvino` is the same server with that engine, float32 too (`vitrail, int8` and others work). The peers are
+in `serve_peers.py`.
 """
 
 from __future__ import annotations
