@@ -16,10 +16,22 @@ from PIL import Image
 
 # before torch is loaded: tests share their cores with others
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+if any(argument.startswith("--part") for argument in sys.argv):
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one of several processes
 
 DATA = Path(os.environ.get("VITRAIL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="I/N", help="every Nth file of tests, from the Ith on: for several processes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.getoption("--part"):
+        first, step = map(int, part.split("/"))
+        files = sorted({item.path for item in items})[first - 1 :: step]
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
+        items[:] = [item for item in items if item.path in files]
 
 
 @pytest.fixture(scope="session", autouse=True)
