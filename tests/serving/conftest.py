@@ -18,17 +18,17 @@ def make_model(folder: Path, seed: int = 0, **changes: object) -> Path:
     return vitrail.Classifier(net, classes=classes).save(folder, overwrite=True)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("serving") / "tiny")
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def classifier(tiny: Path) -> vitrail.Classifier:
     return vitrail.load(tiny)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def server(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """With the settings that users have."""
     from tests.serving.running import picture

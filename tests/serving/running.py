@@ -1,6 +1,7 @@
 """Servers for tests: one in a thread of this process, one as its own process; both on real sockets, both ended."""
 
 import contextlib
+import faulthandler
 import io
 import os
 import re
@@ -78,7 +79,10 @@ def running(
         server.handle_exit(signal.SIGTERM, None)
         thread.join(60)
         listening.close()
-        assert not thread.is_alive()
+        if thread.is_alive():
+            faulthandler.dump_traceback(sys.__stderr__)
+            connections, tasks = server.server_state.connections, server.server_state.tasks
+            raise AssertionError(f"the server does not end: {connections=}, {tasks=}, see the stacks on stderr")
 
 
 @dataclass

@@ -93,6 +93,31 @@ def test_a_client_that_leaves_does_not_keep_its_place(tiny: Path, slow: None) ->
         assert int(computed[1]) <= 5  # of nine
 
 
+def test_a_model_that_never_answers_does_not_keep_the_server_from_ending(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    computing, enough = threading.Event(), threading.Event()
+    compute = Loaded.__call__
+
+    def stuck(self: Loaded, task: Any, contents: Sequence[Any]) -> Any:
+        computing.set()
+        enough.wait(60)
+        return compute(self, task, contents)
+
+    monkeypatch.setattr(Loaded, "__call__", stuck)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool, running(tiny, stop_seconds=1) as server:
+            in_flight = pool.submit(ask, server, 0)
+            assert computing.wait(30)
+            began = time.monotonic()
+        assert time.monotonic() - began < 10
+        with pytest.raises(httpx.HTTPError):
+            in_flight.result().raise_for_status()
+    finally:
+        enough.set()
+    assert "a model still computes after 1 s: it is left" in capfd.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_killed_model_thread_gives_503_and_comes_back(tiny: Path, slow: None) -> None:
     with running(tiny) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:

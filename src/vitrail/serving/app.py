@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -73,8 +74,7 @@ def make_app(
         finally:
             for watcher in watchers:
                 watcher.cancel()
-            for hosted in models:
-                await hosted.close()
+            await _close(models, settings.stop_seconds)
             decoders.shutdown(wait=False, cancel_futures=True)
 
     for path, file in page_files().items():
@@ -85,6 +85,16 @@ def make_app(
     asgi = Reception(Front(router, metrics=metrics, token=token, is_open=_is_open, routes=named), settings)
     metrics.held.set_function(lambda: asgi.held)
     return App(asgi, models, facts, metrics)
+
+
+async def _close(models: Models, seconds: float) -> None:
+    """Ends every model's thread; one that computes for too long is left, so that the process always ends."""
+    try:
+        async with asyncio.timeout(seconds):
+            for hosted in models:
+                await hosted.close()
+    except TimeoutError:
+        print(f"a model still computes after {seconds:g} s: it is left", file=sys.stderr, flush=True)
 
 
 def _is_open(path: str) -> bool:
