@@ -13,6 +13,7 @@ SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_head
 BACKBONE = {"img_size": (32, 32), "layers": (1,), "width": 8, "groups": 4, "preact": False, "padding": "same"}
 KINDS = {
     "plain": {},
+    "deep": {"depth": 4, "patch_size": 4},
     "distilled": {"distilled": True},
     "hybrid": {"patch_size": 1, "backbone": vitrail.ResNetConfig(num_classes=0, **BACKBONE)},
     "registers, mean": {"registers": 3, "pool": "mean", "final_norm": "pooled"},

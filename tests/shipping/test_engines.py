@@ -9,6 +9,7 @@ import torch
 import vitrail
 from tests.shipping.conftest import KINDS, classifier_of
 from vitrail.errors import VitrailError
+from vitrail.model.merging import merged
 from vitrail.scoring.features import headless
 from vitrail.shipping import engines_kept
 from vitrail.shipping.engines import FEW, TorchEngine, choose, open_engine
@@ -70,22 +71,49 @@ def test_every_engine_is_near_the_model_and_is_made_once(name: str, bound: float
         np.testing.assert_array_equal(engine.run(pixels), first)
 
 
-def test_auto_takes_int8_for_many_pictures_and_torch_for_a_few(plain, monkeypatch) -> None:
+def test_auto_takes_the_quickest_for_many_pictures_and_torch_for_a_few(plain, monkeypatch) -> None:
     monkeypatch.setattr(engines_kept, "kept_engine", lambda classifier, kind: kind)
     assert choose(plain, "auto", pictures=FEW - 1).name == "torch"
-    assert choose(plain, "auto", pictures=FEW) == "int8"
-    assert choose(plain, "auto") == "int8"
+    assert choose(plain, "auto", pictures=FEW) == "merged"
+    assert choose(plain, "auto") == "merged"
+    assert choose(plain, "auto", features=True) == "int8"
     monkeypatch.setattr(engines_kept, "int8_is_quick", lambda classifier: False)
     assert choose(plain, "auto").name == "torch"
 
 
-def test_where_int8_is_too_far_from_the_model_the_engine_stays_in_float(plain, monkeypatch) -> None:
+@pytest.mark.parametrize(("kind", "name"), [("plain", "int8"), ("deep", "merged")])
+def test_where_int8_is_too_far_from_the_model_the_engine_stays_in_float(kind: str, name: str, monkeypatch) -> None:
     monkeypatch.setattr(engines_kept, "FARTHEST", 0.0)
-    with choose(plain, "int8") as engine:
+    classifier = classifier_of(kind)
+    with choose(classifier, name) as engine:
         assert engine.name == "openvino"
         assert "float32" in engine.detail
-        pixels = stand_ins(plain.preprocessing, 2)
-        np.testing.assert_allclose(engine.run(pixels), wanted(plain, pixels)[0], atol=1e-4)
+        pixels = stand_ins(classifier.preprocessing, 2)
+        np.testing.assert_allclose(engine.run(pixels), wanted(classifier, pixels)[0], atol=1e-4)
+
+
+def test_merged_tokens_give_what_they_give_in_torch(monkeypatch) -> None:
+    monkeypatch.setattr(engines_kept, "FARTHEST", 1.0)  # fresh weights keep nothing where tokens are merged
+    classifier = classifier_of("deep")
+    pixels = stand_ins(classifier.preprocessing, 5)
+    with torch.no_grad():
+        logits = merged(classifier.model)(torch.from_numpy(classifier.preprocessing.normalise(pixels))).numpy()
+    with choose(classifier, "merged") as engine:
+        assert (engine.name, "int8 and merged tokens" in engine.detail) == ("merged", True)
+        for some in (pixels, pixels[:1]):
+            assert np.abs(engine.run(some) - logits[: len(some)]).max() <= 0.3 * np.abs(logits).max()
+
+
+def test_where_merging_is_too_far_from_the_model_int8_is_left(monkeypatch) -> None:
+    moves = iter([engines_kept.FARTHEST + 0.01, engines_kept.FARTHEST])
+    monkeypatch.setattr(engines_kept, "_moves", lambda *args: next(moves))
+    with choose(classifier_of("deep"), "merged") as engine:
+        assert (engine.name, "merged" in engine.detail) == ("int8", False)
+
+
+def test_a_model_whose_tokens_cannot_be_merged_has_int8() -> None:
+    with choose(classifier_of("registers, mean"), "merged") as engine:
+        assert engine.name == "int8"
 
 
 def test_a_file_is_an_engine_if_it_is_of_the_same_model(plain, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ What computes is an `Engine` (`engines.py`); bulk prediction and the server use 
 
     from vitrail.shipping.engines import choose, open_engine
 
-    engine = choose(classifier, "auto", pictures=1_000_000)   # torch | onnx | openvino | int8 | auto | a path
-    print(engine.name, engine.detail)       # int8  OpenVINO 2026.4.1, int8, on 2 threads
+    engine = choose(classifier, "auto", pictures=1_000_000)   # or torch | onnx | openvino | int8 | merged | a path
+    print(engine.name, engine.detail)       # merged  OpenVINO 2026.4.1, int8 and merged tokens, on 2 threads
     pixels = np.stack([engine.preprocessing.pixels(path) for path in paths])   # uint8 (n, height, width, channels)
     logits = engine.run(pixels)             # float32 (n, classes)
     vectors = engine.features(pixels)       # float32 (n, width): what the head reads

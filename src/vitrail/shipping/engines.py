@@ -18,7 +18,7 @@ from vitrail.errors import VitrailError
 from vitrail.pictures import Preprocessing
 from vitrail.shipping.export_graph import FromBytes, WithFeatures
 
-NAMES = ("auto", "torch", "onnx", "openvino", "int8")
+NAMES = ("auto", "torch", "onnx", "openvino", "int8", "merged")
 FEW = 500  # pictures; for fewer, making a quicker engine takes longer than it saves
 
 Bytes = NDArray[np.uint8]
@@ -87,13 +87,21 @@ class TorchEngine(Engine):
         del self._graph
 
 
-def choose(classifier: Classifier, engine: str | os.PathLike[str] = "auto", *, pictures: int | None = None) -> Engine:
+def choose(
+    classifier: Classifier,
+    engine: str | os.PathLike[str] = "auto",
+    *,
+    pictures: int | None = None,
+    features: bool = False,
+) -> Engine:
     """The engine that was asked for, made from `classifier`.
 
     engine: torch (the model where it is), onnx (ONNX Runtime, float32, CPU), openvino (OpenVINO, float32, CPU), int8
-        (OpenVINO, int8: the quickest on a CPU), auto, or the path of a file that was exported from this model.
-    pictures: how many there will be, if that is known: `auto` makes no engine for a few. What `auto` takes is a
-        function of the model, the machine and this number alone.
+        (OpenVINO, int8), merged (the same with tokens that are alike merged on the way: the quickest on a CPU), auto,
+        or the path of a file that was exported from this model.
+    pictures: how many there will be, if that is known: `auto` makes no engine for a few.
+    features: whether these are what is wanted: `auto` merges no tokens then. What `auto` takes is a function of the
+        model, the machine and these two alone.
     """
     text = os.fspath(engine)
     if text == "torch" or (text == "auto" and not _wants_int8(classifier, pictures)):
@@ -101,7 +109,8 @@ def choose(classifier: Classifier, engine: str | os.PathLike[str] = "auto", *, p
     if text in NAMES:
         from vitrail.shipping.engines_kept import kept_engine
 
-        return kept_engine(classifier, "int8" if text == "auto" else text)
+        quickest = "int8" if features else "merged"
+        return kept_engine(classifier, quickest if text == "auto" else text)
     if not Path(text).exists():
         raise VitrailError(f"there is no engine {text}: choose {', '.join(NAMES)}, or a file that was exported")
     opened = open_engine(text)

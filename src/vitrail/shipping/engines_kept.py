@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.export import ExportedProgram
 
 from vitrail.classifier import Classifier
 from vitrail.errors import VitrailError
+from vitrail.model.merging import can_merge
 from vitrail.model.resnet import ResNet
 from vitrail.shipping.engines import Engine, TorchEngine, open_engine
 from vitrail.shipping.export_fast import fast_graph
@@ -29,7 +31,7 @@ from vitrail.whole import written_whole
 STAND_INS = 64  # pictures that int8 is calibrated on
 HELD = 32  # pictures that it is tried on
 FARTHEST = 0.3  # of the logits' spread; where int8 moves them by more, the engine stays in float
-FORMAT = 2  # part of the name: raised when the same model would give another engine
+FORMAT = 3  # part of the name: raised when the same model would give another engine
 LARGEST = 10 * 2**30  # bytes of all that is kept; what was not used for longest goes first
 
 
@@ -38,10 +40,11 @@ def default_folder() -> Path:
 
 
 def kept_engine(classifier: Classifier, kind: str, folder: Path | None = None) -> Engine:
-    """The engine `onnx`, `openvino` or `int8` of a model: found where it was kept, or made."""
-    from vitrail.shipping.openvino_engine import OpenVinoEngine
-
+    """The engine `onnx`, `openvino`, `int8` or `merged` of a model: found where it was kept, or made. Where an
+    approximation would move the logits too far, the engine is a more exact one, and says so."""
     folder = folder or default_folder()
+    if kind == "merged" and not can_merge(classifier.model):
+        kind = "int8"
     place = folder / f"{kind}-{_mark(classifier, kind)}"
     file = place / ("model.onnx" if kind == "onnx" else "model.xml")
     if not file.is_file():
@@ -50,9 +53,18 @@ def kept_engine(classifier: Classifier, kind: str, folder: Path | None = None) -
     with suppress(OSError):
         os.utime(place)
     engine = open_engine(file)
-    in_int8 = isinstance(engine, OpenVinoEngine) and engine.about.precision == "int8"
-    engine.name = kind if kind != "int8" or in_int8 else "openvino"  # int8 was too far from the model
+    if kind != "onnx":
+        engine.name = _name(engine)
     return engine
+
+
+def _name(engine: Engine) -> str:
+    from vitrail.shipping.openvino_engine import OpenVinoEngine
+
+    assert isinstance(engine, OpenVinoEngine)
+    if engine.about.merged:
+        return "merged"
+    return "int8" if engine.about.precision == "int8" else "openvino"
 
 
 def int8_is_quick(classifier: Classifier) -> bool:
@@ -60,57 +72,69 @@ def int8_is_quick(classifier: Classifier) -> bool:
     if isinstance(classifier.model, ResNet) or not classifier.classes:
         return False
     try:
-        from vitrail.shipping.openvino_engine import openvino
+        from vitrail.shipping.openvino_engine import core
 
         version("nncf")
-        return "INT8" in openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return "INT8" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     except (VitrailError, PackageNotFoundError):
         return False
 
 
 def _make(classifier: Classifier, kind: str, place: Path, name: str) -> None:
-    size = classifier.preprocessing.size
-    channels = classifier.preprocessing.channels
     weight = next(classifier.model.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         raise VitrailError(f"the engine {kind} is made from a float32 model on the CPU: load it there, or take torch")
     if not classifier.classes:
         raise VitrailError(f"the engine {kind} is not made for an encoder without a head: take torch")
-    model = fast_graph(classifier.model, classifier.preprocessing)
-    graph = program(model, torch.zeros(2, *size, channels, dtype=torch.uint8))
-    about = metadata(classifier, "bytes", ("logits", "features"), "int8" if kind == "int8" else "float32")
     try:
         with written_whole(place, overwrite=True) as new:
             new.mkdir()
             if kind == "onnx":
                 from vitrail.shipping.onnx_files import write_onnx
 
-                write_onnx(graph, about, new / name)
+                write_onnx(_graph(classifier), _about(classifier), new / name)
                 return
-            from vitrail.shipping.openvino_files import to_openvino, write_openvino
+            from vitrail.shipping.openvino_files import write_openvino
 
-            made = to_openvino(graph, about, (-1, *size, channels))
-            if kind == "int8":
-                from vitrail.shipping.quantise import quantised_openvino, stand_ins
-
-                pixels = stand_ins(classifier.preprocessing, STAND_INS + HELD)
-                quick = quantised_openvino(made.clone(), pixels[:STAND_INS])
-                if _moves(classifier, quick, pixels[STAND_INS:]) > FARTHEST:
-                    about = replace(about, precision="float32")
-                else:
-                    made = quick
-            write_openvino(made, about, new / name)
+            model, about = _openvino(classifier, kind)
+            write_openvino(model, about, new / name)
     except OSError as error:
         raise VitrailError(f"the engine {kind} cannot be kept in {place.parent}: {error}") from error
 
 
+def _graph(classifier: Classifier, *, merging: bool = False) -> ExportedProgram:
+    preprocessing = classifier.preprocessing
+    model = fast_graph(classifier.model, preprocessing, merging=merging)
+    return program(model, torch.zeros(2, *preprocessing.size, preprocessing.channels, dtype=torch.uint8))
+
+
+def _about(classifier: Classifier) -> Metadata:
+    return metadata(classifier, "bytes", ("logits", "features"), "float32")
+
+
+def _openvino(classifier: Classifier, kind: str) -> tuple[Any, Metadata]:
+    """The quickest of the approximations that `kind` allows and that stays near enough; if none does, float32."""
+    from vitrail.shipping.openvino_files import to_openvino
+    from vitrail.shipping.quantise import between_activations, quantised_openvino, stand_ins
+
+    about, preprocessing = _about(classifier), classifier.preprocessing
+    shape = (-1, *preprocessing.size, preprocessing.channels)
+    for merging in {"merged": (True, False), "int8": (False,)}.get(kind, ()):
+        plain = to_openvino(_graph(classifier, merging=merging), about, shape)
+        pixels = stand_ins(preprocessing, STAND_INS + HELD)
+        model = quantised_openvino(plain, pixels[:STAND_INS], between_activations(plain))
+        if _moves(classifier, model, pixels[STAND_INS:]) <= FARTHEST:
+            return model, replace(about, precision="int8", merged=merging)
+    return to_openvino(_graph(classifier), about, shape), about
+
+
 def _moves(classifier: Classifier, model: Any, pixels: NDArray[np.uint8]) -> float:
     """By what part of their spread int8 moves the logits."""
-    from vitrail.shipping.openvino_engine import openvino
+    from vitrail.shipping.openvino_engine import core
 
     with TorchEngine(classifier) as reference:
         wanted = reference.run(pixels)
-    made = openvino().Core().compile_model(model, "CPU")([pixels])["logits"]
+    made = core().compile_model(model, "CPU")([pixels])["logits"]
     return compare(wanted, np.asarray(made, np.float32), "").relative
 
 

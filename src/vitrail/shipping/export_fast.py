@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.attention import Attention
+from vitrail.model.merging import merged
 from vitrail.model.patches import PatchEmbed
 from vitrail.model.positions import rotate
 from vitrail.model.resnet import ResNet
@@ -42,8 +43,8 @@ class SplitAttention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         if turn is not None:
             q, k = rotate(q, turn if read is None else turn[..., :read, :]), rotate(k, turn)
-        bias = None if self.rel_pos is None else self.rel_pos(offsets)
-        if bias is not None and read is not None:
+        bias = mask if self.rel_pos is None else self.rel_pos(offsets)
+        if self.rel_pos is not None and bias is not None and read is not None:
             bias = bias[..., :read, :]
         x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
         # without the copy, which is none in a graph, the shape would hold for one kernel of attention alone
@@ -96,9 +97,11 @@ def with_split_attention(model: ViT | ResNet) -> ViT | ResNet:
     return other
 
 
-def fast_graph(model: ViT | ResNet, preprocessing: Preprocessing) -> nn.Module:
-    """Bytes in, as `Preprocessing.pixels` makes them; logits and features out."""
+def fast_graph(model: ViT | ResNet, preprocessing: Preprocessing, *, merging: bool = False) -> nn.Module:
+    """Bytes in, as `Preprocessing.pixels` makes them; logits and features out. `merging`: of merged tokens."""
     other: Any = with_split_attention(model)
+    if merging:
+        other = merged(other)
     config = model.config
     if isinstance(model, ResNet) or _reads_values(config):
         return FromBytes(WithFeatures(other), preprocessing).eval()

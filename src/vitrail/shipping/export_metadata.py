@@ -28,6 +28,7 @@ class Metadata:
     gives: tuple[str, ...]  # logits, or logits and features
     precision: str  # float32, float16, bfloat16, int8
     made_by: str
+    merged: bool = False  # tokens are merged on the way
 
     def to_text(self) -> str:
         plain = {**asdict(self), "preprocessing": self.preprocessing.to_json(), "format": FORMAT}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from vitrail.data.workers import processors
 from vitrail.errors import VitrailError
 from vitrail.shipping.engines import Bytes, Engine, Floats, check_pixels, named_outputs
 from vitrail.shipping.export_metadata import KEY, Metadata
+from vitrail.shipping.signal_stack import signal_stack_kept
 
 PRECISIONS = {"float32": "f32", "float16": "f32", "bfloat16": "bf16", "int8": "bf16"}
 """In which OpenVINO computes what is not quantised. Left alone, it takes bfloat16 for float32 where the processor has
@@ -33,7 +35,8 @@ class OpenVinoEngine(Engine):
         self.classes, self.preprocessing = list(self.about.classes), self.about.preprocessing
         self._gives = [output.get_any_name() for output in self._compiled.outputs]
         release = openvino().__version__.split("-")[0]
-        self.detail = f"OpenVINO {release}, {self.about.precision}, on {threads} threads"
+        numbers = self.about.precision + (" and merged tokens" if self.about.merged else "")
+        self.detail = f"OpenVINO {release}, {numbers}, on {threads} threads"
 
     def both(self, pixels: Bytes) -> tuple[Floats, Floats]:
         check_pixels(pixels, self.preprocessing)
@@ -66,7 +69,7 @@ def compiled(path: Path, threads: int | None = None, *, only_logits: bool = Fals
         "INFERENCE_NUM_THREADS": threads or processors(),
         "INFERENCE_PRECISION_HINT": PRECISIONS[about.precision],
     }
-    return openvino().Core().compile_model(model, "CPU", settings), about
+    return core().compile_model(model, "CPU", settings), about
 
 
 def openvino() -> Any:
@@ -78,9 +81,18 @@ def openvino() -> Any:
     return library
 
 
+@cache
+def core() -> Any:
+    """OpenVINO itself: one for the whole process, with the plugin of the CPU."""
+    with signal_stack_kept():
+        one = openvino().Core()
+        one.get_property("CPU", "OPTIMIZATION_CAPABILITIES")  # loads the plugin
+    return one
+
+
 def read(path: str | os.PathLike[str]) -> Any:
     """A model file that OpenVINO reads, or one line that says why not."""
     try:
-        return openvino().Core().read_model(os.fspath(path))
+        return core().read_model(os.fspath(path))
     except RuntimeError as error:
         raise VitrailError(f"OpenVINO cannot open {path}: {' '.join(str(error).split())[:300]}") from error

@@ -16,6 +16,7 @@ from vitrail.errors import VitrailError
 from vitrail.pictures import Preprocessing
 from vitrail.shipping.export_graph import quiet
 from vitrail.shipping.onnx_files import PRODUCTS
+from vitrail.shipping.signal_stack import signal_stack_kept
 
 SEED = 20
 
@@ -65,6 +66,17 @@ def quantised_openvino(model: Any, given: NDArray[Any], kept: Collection[str] = 
         )
 
 
+def between_activations(model: Any) -> list[str]:
+    """Products of two activations, outside attention: where tokens are merged. They are left in float."""
+    constant = ("Constant", "Convert")
+    return [
+        node.get_friendly_name()
+        for node in model.get_ordered_ops()
+        if node.get_type_name() == "MatMul"
+        and not any(source.get_node().get_type_name() in constant for source in node.input_values())
+    ]
+
+
 def compressed_openvino(model: Any, kept: Collection[str] = ()) -> Any:
     """The model with int8 weights; OpenVINO quantises the activations of each token on the way."""
     with _nncf() as nncf:
@@ -79,7 +91,7 @@ def _nncf() -> Iterator[Any]:
         import nncf  # type: ignore[import-untyped]
     except ImportError as error:
         raise VitrailError("int8 for OpenVINO needs nncf: pip install 'vitrail[export]'") from error
-    with quiet(), redirect_stdout(io.StringIO()):  # it draws bars
+    with quiet(), signal_stack_kept(), redirect_stdout(io.StringIO()):  # it draws bars, and makes its own Cores
         yield nncf
 
 

@@ -125,7 +125,7 @@ def predict_many(
             output.refuse_neighbours(job, share)
         output.refuse_parts(ledger, division)
         ledger.refuse(job)  # before an engine is made, which may take minutes
-        with choose(classifier, engine, pictures=listing.count) as chosen:
+        with choose(classifier, engine, pictures=listing.count, features=features) as chosen:
             ledger.begin({**job, "engine": _engine_mark(engine, chosen)})
             say(f"engine {chosen.name}: {chosen.detail}")
             runner: Runner = HereRunner(
