@@ -62,7 +62,7 @@ def running(
     models: Any, *, token: str | None = None, examples: Path | None = None, **settings: Any
 ) -> Iterator[Running]:
     """A server in a thread of this process; `models` are a model, or several by name."""
-    chosen = Settings(**{"port": 0, "device": "cpu", **settings})
+    chosen = Settings(**{"port": 0, "device": "cpu", "engine": "torch", **settings})
     named = models if isinstance(models, dict) else {"tiny": models}
     loaded = {name: (source, Loaded(source, chosen)) for name, source in named.items()}
     app = make_app(loaded, chosen, token=token, examples=examples)
@@ -103,7 +103,7 @@ def started(*arguments: object, without: tuple[str, ...] = ()) -> Iterator[Proce
     """The command, once it says where it serves; killed at the end if it still runs. `without` these modules."""
     hidden = "".join(f"sys.modules[{name!r}] = None; " for name in without)
     program = f"import sys; {hidden}from vitrail.cli import main; sys.exit(main())"
-    flags = ["--port", "0", "--device", "cpu"]
+    flags = ["--port", "0", "--device", "cpu", *([] if "--engine" in arguments else ["--engine", "torch"])]
     command = [sys.executable, "-c", program, "serve", *map(str, arguments), *flags]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)

@@ -69,7 +69,7 @@ def test_many_pictures_come_back_in_order_and_a_broken_one_costs_its_own_place(
     assert set(answer["milliseconds"]) == {"decode", "queue", "model", "total"}
 
 
-def test_the_command_line_the_server_and_onnx_give_the_same_logits(
+def test_the_command_line_the_server_and_all_its_exact_engines_give_the_same_logits(
     tiny: Path, server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = picture(7, (900, 700), "JPEG")
@@ -83,6 +83,10 @@ def test_the_command_line_the_server_and_onnx_give_the_same_logits(
         facts = other.get("/v1/model").json()
         assert (facts["engine"], facts["kind"], facts["can"]["attention"]) == ("onnx", "vit", True)
         exported = other.app.models.find("tiny").current.loaded.engine.path
+    np.testing.assert_allclose(logits_of(same), logits_of(row), atol=1e-4)
+    with running(tiny, engine="exact") as other:  # what users have
+        (same,) = other.post("/v1/predict?logits=true", content=data).json()["predictions"]
+        assert other.get("/v1/model").json()["engine"] == "openvino"
     np.testing.assert_allclose(logits_of(same), logits_of(row), atol=1e-4)
     with running(exported) as alone:  # the file, without the model it was made from
         (same,) = alone.post("/v1/predict?logits=true", content=data).json()["predictions"]

@@ -11,7 +11,7 @@ from tests.shipping.conftest import KINDS, classifier_of
 from vitrail.errors import VitrailError
 from vitrail.model.merging import merged
 from vitrail.scoring.features import headless
-from vitrail.shipping import engines_kept
+from vitrail.shipping import engines, engines_kept
 from vitrail.shipping.engines import FEW, TorchEngine, choose, open_engine
 from vitrail.shipping.export_fast import fast_graph
 from vitrail.shipping.quantise import stand_ins
@@ -102,6 +102,16 @@ def test_merged_tokens_give_what_they_give_in_torch(monkeypatch) -> None:
         assert (engine.name, "int8 and merged tokens" in engine.detail) == ("merged", True)
         for some in (pixels, pixels[:1]):
             assert np.abs(engine.run(some) - logits[: len(some)]).max() <= 0.3 * np.abs(logits).max()
+
+
+def test_exact_is_openvino_on_a_cpu_where_it_is_installed_and_torch_elsewhere(plain, monkeypatch) -> None:
+    monkeypatch.setattr(engines_kept, "kept_engine", lambda classifier, kind: kind)
+    assert choose(plain, "exact") == "openvino"
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
+    assert choose(plain, "exact").name == "torch"
+    monkeypatch.undo()
+    plain.model.to(torch.bfloat16)
+    assert choose(plain, "exact").name == "torch"
 
 
 def test_where_merging_is_too_far_from_the_model_int8_is_left(monkeypatch) -> None:

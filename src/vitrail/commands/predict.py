@@ -71,7 +71,8 @@ def predict(
     batch_size
         pictures that go through the model at a time
     engine
-        what computes: torch, onnx, openvino, int8, a file that was exported, or auto, the quickest for so many pictures
+        what computes: torch, onnx, openvino, int8, merged, a file that was exported; auto, the quickest for so many
+        pictures that keeps the accuracy; or exact, the quickest that gives the model's own numbers
     device
         cpu, cuda, cuda:1, mps; by default the fastest there is
     workers

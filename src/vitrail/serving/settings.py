@@ -18,7 +18,7 @@ class Settings:
     port: int = 8000  # 0: any that is free
 
     # computing
-    engine: str = "torch"  # auto, torch, onnx, openvino, int8: see `vitrail.shipping.engines.choose`
+    engine: str = "exact"  # or auto, torch, onnx, openvino, int8, merged: see `vitrail.shipping.engines.choose`
     device: str | None = None  # None: the fastest there is
     img_size: int | None = None  # None: the model's own
     batch_size: int = 16  # most pictures that go through the model at once

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,7 @@ from vitrail.errors import VitrailError
 from vitrail.pictures import Preprocessing
 from vitrail.shipping.export_graph import FromBytes, WithFeatures
 
-NAMES = ("auto", "torch", "onnx", "openvino", "int8", "merged")
+NAMES = ("auto", "exact", "torch", "onnx", "openvino", "int8", "merged")
 FEW = 500  # pictures; for fewer, making a quicker engine takes longer than it saves
 
 Bytes = NDArray[np.uint8]
@@ -28,7 +29,7 @@ Floats = NDArray[np.float32]
 class Engine(ABC):
     """A model that is ready to compute: pixels in, logits and features out."""
 
-    name: str  # one of NAMES but "auto"
+    name: str  # one of NAMES but "auto" and "exact"
     detail: str  # for people: "OpenVINO 2026.4, int8, on 2 threads"
     classes: list[str]
     preprocessing: Preprocessing
@@ -97,20 +98,24 @@ def choose(
     """The engine that was asked for, made from `classifier`.
 
     engine: torch (the model where it is), onnx (ONNX Runtime, float32, CPU), openvino (OpenVINO, float32, CPU), int8
-        (OpenVINO, int8), merged (the same with tokens that are alike merged on the way: the quickest on a CPU), auto,
-        or the path of a file that was exported from this model.
+        (OpenVINO, int8), merged (the same with tokens that are alike merged on the way: the quickest on a CPU), exact
+        (the quickest that gives the model's own logits to 1e-4), auto (the quickest that keeps the accuracy), or the
+        path of a file that was exported from this model.
     pictures: how many there will be, if that is known: `auto` makes no engine for a few.
     features: whether these are what is wanted: `auto` merges no tokens then. What `auto` takes is a function of the
         model, the machine and these two alone.
     """
     text = os.fspath(engine)
-    if text == "torch" or (text == "auto" and not _wants_int8(classifier, pictures)):
+    if text == "auto":
+        text = ("int8" if features else "merged") if _wants_int8(classifier, pictures) else "torch"
+    if text == "exact":
+        text = "openvino" if _has_openvino(classifier) else "torch"
+    if text == "torch":
         return TorchEngine(classifier)
     if text in NAMES:
         from vitrail.shipping.engines_kept import kept_engine
 
-        quickest = "int8" if features else "merged"
-        return kept_engine(classifier, quickest if text == "auto" else text)
+        return kept_engine(classifier, text)
     if not Path(text).exists():
         raise VitrailError(f"there is no engine {text}: choose {', '.join(NAMES)}, or a file that was exported")
     opened = open_engine(text)
@@ -154,6 +159,12 @@ def _wants_int8(classifier: Classifier, pictures: int | None) -> bool:
     weight = next(classifier.model.parameters())
     few = pictures is not None and pictures < FEW
     return weight.device.type == "cpu" and not few and int8_is_quick(classifier)
+
+
+def _has_openvino(classifier: Classifier) -> bool:
+    weight = next(classifier.model.parameters())
+    here = weight.device.type == "cpu" and weight.dtype == torch.float32
+    return here and bool(classifier.classes) and find_spec("openvino") is not None
 
 
 def _place_name(device: torch.device) -> str:
