@@ -5,8 +5,8 @@
 Rounds alternate. In each, a server is started in a process of its own and `--clients` connections ask it for
 `--seconds`; each request is one picture as base64 in JSON, which all three take. LitServe has its own batching (the
 same bounds on batch and wait) and its quick queue; all decode with the model's own preprocessing, and torch computes.
-`vitrail, openvino` is the same server with that engine, float32 too (`vitrail, int8` and others work). The peers are
-in `serve_peers.py`.
+`vitrail` is the server as it comes, with its exact engine; `vitrail, torch` has the one of the peers, which are
+in `serve_peers.py`; `vitrail, int8` and others work too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = 16
 
 def command(way: str, model: str, port: int) -> list[str]:
     if way.startswith("vitrail"):
-        engine = way.partition(", ")[2] or "torch"
+        engine = way.partition(", ")[2] or "exact"
         flags = ["--port", str(port), "--device", "cpu", "--batch-size", str(BATCH), "--engine", engine]
         return [sys.executable, "-m", "vitrail", "serve", model, *flags]
     return [sys.executable, str(Path(__file__).with_name("serve_peers.py")), way, model, str(port)]
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ways", nargs="+", default=["vitrail", "litserve", "naive", "vitrail, openvino"])
+    parser.add_argument("--ways", nargs="+", default=["vitrail", "litserve", "naive", "vitrail, torch"])
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     import litserve

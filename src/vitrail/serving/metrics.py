@@ -29,7 +29,9 @@ class Metrics:
         self.batch_seconds = Histogram(
             "vitrail_batch_seconds", "A batch in the model", ["model"], buckets=_SECONDS, registry=registry
         )
-        self.queue = Gauge("vitrail_queue_pictures", "Pictures that are decoded or wait", ["model"], registry=registry)
+        self.queue = Gauge(
+            "vitrail_queue_pictures", "Pictures that are decoded, wait or are computed", ["model"], registry=registry
+        )
         self.rejects = Counter(
             "vitrail_rejects", "Requests that were refused, by reason", ["reason"], registry=registry
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Mapping
 from importlib import resources
@@ -49,6 +50,9 @@ def serve(
         for name, (_, one) in loaded.items():
             announce(f"model {name}: {len(one.classes)} classes, {one.preprocessing.describe()}; {one.engine.detail}")
         announce(f"serving on http://{f'[{host}]' if ':' in host else host}:{port} ({_reach(chosen, token)})")
+        gc.collect()
+        gc.freeze()  # what is loaded stays: looking through it again and again would hold up every answer
+        gc.set_threshold(20_000, 20, 20)
         Server(app, chosen).run([listening])
     finally:
         listening.close()

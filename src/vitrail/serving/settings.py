@@ -26,7 +26,7 @@ class Settings:
     decoders: int | None = None  # threads that decode; None: one for each processor
 
     # what waits
-    queue: int = 256  # pictures of one model that are decoded or wait; beyond them 429
+    queue: int = 256  # pictures of one model that are decoded, wait or are computed; beyond them 429
     deadline: float = 30.0  # seconds from the last byte of a request to its answer; beyond them 504
     stop_seconds: float = 30.0  # that a stopping server waits for its last answers
 
