@@ -127,6 +127,8 @@ def _name(room: Path, plan: Plan, report: ExportReport) -> None:
         return
     (room / f"{target.name}.json").write_text(note, encoding="utf-8")
     names = [path.name for path in room.iterdir() if path.is_file()]
+    if f"{target.stem}.bin" in names:
+        target.unlink(missing_ok=True)  # an old graph never stands beside new weights
     for name in sorted(names, key=lambda name: name == target.name):
         flush(room / name)
         os.replace(room / name, target.parent / name)
