@@ -68,6 +68,7 @@ class Answering:
     ) -> list[Answer | PictureError]:
         """The answer to each piece of work, in order; a picture that cannot be read has its error there."""
         hosted.admit(len(works))
+        hosted.inside += len(works)
         deadline = time.monotonic() + min(timeout or self.settings.deadline, self.settings.deadline)
         expected = _Expected(generation, len(works))
         waiting = [self._one(expected, work, deadline) for work in works]
@@ -84,6 +85,7 @@ class Answering:
                 raise ClientDisconnect from None
             raise
         finally:
+            hosted.inside -= len(works)
             expected.take_back()
             watcher.cancel()
 

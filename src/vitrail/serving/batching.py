@@ -60,7 +60,6 @@ class Batcher:
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
         self._coming = 0  # items that are being decoded
-        self._computing = 0  # items of the present batch
         self._closing = False
         self._closed = asyncio.Event()
         self._pause, self._last_death = _FIRST_PAUSE, 0.0
@@ -68,10 +67,6 @@ class Batcher:
         self.alive = False
         self.thread: threading.Thread
         self._start()
-
-    def __len__(self) -> int:
-        """Pictures that are being decoded, wait, or are computed."""
-        return self._coming + len(self._waiting) + self._computing
 
     @property
     def stuck_for(self) -> float:
@@ -125,7 +120,7 @@ class Batcher:
                 batch = []
             ended = True
         finally:
-            self._busy_since, self._computing = None, 0
+            self._busy_since = None
             self._call(self._closed.set if ended else self._died, *([] if ended else [batch]))
 
     def _gather(self) -> list[Item] | None:
@@ -158,14 +153,13 @@ class Batcher:
         if not batch:
             return
         started = self._busy_since = time.monotonic()
-        self._computing = len(batch)
         for item in batch:
             item.started = started
         results = self._results(batch)
         done = time.monotonic()
         for item in batch:
             item.done = done
-        self._busy_since, self._computing = None, 0
+        self._busy_since = None
         self._call(self._deliver, batch, results, done - started)
 
     def _results(self, batch: list[Item]) -> list[Any]:

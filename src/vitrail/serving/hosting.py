@@ -80,11 +80,12 @@ class Hosted:
         self.name, self.source, self.settings, self.metrics = name, source, settings, metrics
         self.current: Generation
         self.arrivals = Arrivals()
+        self.inside = 0  # pictures that are decoded, wait, are computed, or whose answer is on its way
         self._stamp = _stamp(source)
         self._reloading = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._seconds_each = 0.05  # one picture in the model, by the latest batches
-        metrics.queue.labels(name).set_function(lambda: len(self.current.batcher))
+        metrics.queue.labels(name).set_function(lambda: self.inside)
 
     @classmethod
     def of(cls, name: str, loaded: Loaded, source: Source, settings: Settings, metrics: Metrics) -> Hosted:
@@ -119,7 +120,7 @@ class Hosted:
 
     def admit(self, pictures: int) -> None:
         """Refuses what the queue has no room for."""
-        waiting = len(self.current.batcher) + len(self.arrivals)
+        waiting = self.inside + len(self.arrivals)
         if waiting + pictures > self.settings.queue:
             seconds = max(1, round(waiting * self._seconds_each + 0.5))
             words = f"the queue is full ({waiting} of {self.settings.queue} pictures wait): try again in {seconds} s"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,25 @@ def serve(
         host, port = listening.getsockname()[:2]
         for name, (_, one) in loaded.items():
             announce(f"model {name}: {len(one.classes)} classes, {one.preprocessing.describe()}; {one.engine.detail}")
-        announce(f"serving on http://{f'[{host}]' if ':' in host else host}:{port} ({_reach(chosen, token)})")
-        gc.collect()
-        gc.freeze()  # what is loaded stays: looking through it again and again would hold up every answer
-        gc.set_threshold(20_000, 20, 20)
-        Server(app, chosen).run([listening])
+        where = f"serving on http://{f'[{host}]' if ':' in host else host}:{port} ({_reach(chosen, token)})"
+        with _short_collections():
+            Server(app, chosen, lambda: announce(where)).run([listening])
     finally:
         listening.close()
+
+
+@contextmanager
+def _short_collections() -> Iterator[None]:
+    """What is loaded stays: looking through all of it again and again would hold up every answer, for 0.2 s at a time."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def _reach(settings: Settings, token: str | None) -> str:

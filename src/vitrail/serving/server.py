@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -22,8 +22,8 @@ from vitrail.serving.settings import Settings
 class Server(uvicorn.Server):
     """uvicorn that ends with 0 when it is told to end, and loads its models again on SIGHUP."""
 
-    def __init__(self, app: App, settings: Settings) -> None:
-        self._app = app
+    def __init__(self, app: App, settings: Settings, started: Callable[[], None] = lambda: None) -> None:
+        self._app, self._tell_start = app, started
         self._reloading: set[asyncio.Task[None]] = set()
         super().__init__(
             uvicorn.Config(
@@ -61,6 +61,10 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(signal.SIGHUP)
             for name, handler in old.items():
                 signal.signal(name, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell_start()  # only now do signals do what they should
 
     def _reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._app.reload())
