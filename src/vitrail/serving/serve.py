@@ -59,7 +59,7 @@ def serve(
 
 @contextmanager
 def _short_collections() -> Iterator[None]:
-    """What is loaded stays: looking through all of it again and again would hold up every answer, for 0.2 s at a time."""
+    """What is loaded stays: looking through all of it again and again would hold up answers, for 0.2 s at a time."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
