@@ -32,7 +32,7 @@ def test_ray_goes_on_with_a_job_and_writes_the_same_bytes(classifier, pictures, 
     assert left_behind(out) == []
 
 
-@pytest.mark.slow  # it tries for half a minute
-def test_a_cluster_that_is_not_there_is_said_in_one_line(classifier, pictures, tmp_path: Path) -> None:
-    with pytest.raises(VitrailError, match=r"there is no Ray cluster at 127.0.0.1:9: check the address"):
-        vitrail.predict_many(classifier, [pictures(3)], tmp_path / "o.csv", ray="127.0.0.1:9", workers=0)
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "no.such.host.invalid:6379"])
+def test_a_cluster_that_is_not_there_is_said_in_one_line(address: str, classifier, pictures, tmp_path: Path) -> None:
+    with pytest.raises(VitrailError, match=f"there is no Ray cluster at {address}: check the address"):
+        vitrail.predict_many(classifier, [pictures(3)], tmp_path / "o.csv", ray=address, workers=0)

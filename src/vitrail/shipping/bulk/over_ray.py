@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -23,6 +24,8 @@ from vitrail.shipping.bulk.answers import Answers, Wanted
 from vitrail.shipping.bulk.decoding import RowDecoder, batches_of
 from vitrail.shipping.bulk.listing import Listing, to_text
 from vitrail.shipping.engines import choose
+
+_PATIENCE = 10.0  # seconds in which a cluster must answer
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,11 @@ def _connected(address: str | None) -> Iterator[Any]:
     ours = not ray.is_initialized()
     try:
         if ours:
+            _knock(address or os.environ.get("RAY_ADDRESS", ""))
             options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **options)
         yield ray
-    except ConnectionError as error:
+    except (ConnectionError, TimeoutError, socket.gaierror) as error:
         where = printable(address or os.environ.get("RAY_ADDRESS", ""))
         raise VitrailError(f"there is no Ray cluster at {where}: check the address, or leave it out") from error
     except ray.exceptions.RayError as error:
@@ -116,3 +120,10 @@ def _connected(address: str | None) -> Iterator[Any]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Whether anybody is there: Ray itself would try for twenty minutes."""
+    host, found, port = address.rpartition("://")[2].rpartition(":")
+    if found and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
