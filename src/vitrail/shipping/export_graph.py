@@ -114,7 +114,8 @@ def program(module: nn.Module, example: Tensor, dynamic: dict[int, str] | None =
 @contextmanager
 def quiet() -> Iterator[None]:
     """Exporters speak of their own affairs: warnings and log lines are left out, errors are not."""
-    names = ("torch.onnx", "torch.export", "onnxscript", "nncf", "onnx_ir", "torch._dynamo", "torch._inductor")
+    names = ("torch.onnx", "torch.export", "torch._dynamo", "torch._inductor", "torch.utils.cpp_extension")
+    names += ("onnxscript", "onnx_ir", "nncf")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

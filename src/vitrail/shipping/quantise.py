@@ -88,7 +88,8 @@ def compressed_openvino(model: Any, kept: Collection[str] = ()) -> Any:
 @contextmanager
 def _nncf() -> Iterator[Any]:
     try:
-        import nncf  # type: ignore[import-untyped]
+        with quiet():
+            import nncf  # type: ignore[import-untyped]
     except ImportError as error:
         raise VitrailError("int8 for OpenVINO needs nncf: pip install 'vitrail[export]'") from error
     with quiet(), signal_stack_kept(), redirect_stdout(io.StringIO()):  # it draws bars, and makes its own Cores
