@@ -19,6 +19,10 @@ from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
 
 BATCH = "batch"
+_TALKATIVE = (
+    *("torch.onnx", "torch.export", "torch._dynamo", "torch._inductor", "torch.utils.cpp_extension"),
+    *("onnxscript", "onnx_ir", "nncf"),
+)
 
 
 class _Seen:
@@ -114,9 +118,7 @@ def program(module: nn.Module, example: Tensor, dynamic: dict[int, str] | None =
 @contextmanager
 def quiet() -> Iterator[None]:
     """Exporters speak of their own affairs: warnings and log lines are left out, errors are not."""
-    names = ("torch.onnx", "torch.export", "torch._dynamo", "torch._inductor", "torch.utils.cpp_extension")
-    names += ("onnxscript", "onnx_ir", "nncf")
-    loggers = [logging.getLogger(name) for name in names]
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
