@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -111,3 +113,10 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.fc1(x).chunk(2, dim=-1)
         return self.drop2(self.fc2(self.drop1(F.silu(gate) * value)))
+
+
+def twin(module: nn.Module) -> nn.Module:
+    """A module of its own with the same parts: one of them can be exchanged."""
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    return other

@@ -3,7 +3,6 @@ training, so that later blocks have less to do."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
+from vitrail.model.layers import twin
 from vitrail.model.vit import ViT
 
 _AFTER = (4, 8)  # of twelve blocks; earlier, tokens are less alike, and accuracy suffers
@@ -78,8 +78,7 @@ def merged(model: ViT) -> ViT:
     config = model.config
     number = config.grid[0] * config.grid[1] // _PART
     after = {max(0, round(config.depth * twelfths / 12) - 1) for twelfths in _AFTER}
-    other = copy.copy(model)
-    other._modules = dict(model._modules)
+    other: Any = twin(model)
     blocks = MergingBlocks(list(model.blocks), dict.fromkeys(after, number), config.num_prefix, 1 + config.distilled)
     other.blocks = nn.ModuleList([blocks])
     return other

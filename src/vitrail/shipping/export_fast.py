@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.attention import Attention
+from vitrail.model.layers import twin
 from vitrail.model.merging import merged
 from vitrail.model.patches import PatchEmbed
 from vitrail.model.positions import rotate
 from vitrail.model.resnet import ResNet
 from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
-from vitrail.shipping.export_graph import FromBytes, WithFeatures, twin
+from vitrail.shipping.export_graph import FromBytes, WithFeatures
 
 
 class SplitAttention(nn.Module):

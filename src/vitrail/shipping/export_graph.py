@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitrail.errors import VitrailError
+from vitrail.model.layers import twin
 from vitrail.model.resnet import ResNet
 from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
@@ -88,13 +88,6 @@ class FromBytes(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...] | Tensor:
         values = pixels.permute(0, 3, 1, 2).to(self.mean.dtype) / 255
         return self.inner((values - self.mean) / self.std)
-
-
-def twin(module: nn.Module) -> nn.Module:
-    """A module of its own with the same parts: one of them can be exchanged."""
-    twin = copy.copy(module)
-    twin._modules = dict(module._modules)
-    return twin
 
 
 def program(module: nn.Module, example: Tensor, dynamic: dict[int, str] | None = None) -> ExportedProgram:

@@ -7,9 +7,9 @@ from typing import Any
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ViTConfig
+from vitrail.model.layers import twin
 from vitrail.model.resnet import ResNet
 from vitrail.model.vit import ViT
-from vitrail.shipping.export_graph import twin
 
 
 class _Unlike(tuple[int, ...]):
