@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vitrail.shipping.export import export
     from vitrail.shipping.export_report import ExportReport
     from vitrail.shipping.push import push
+    from vitrail.speed.plan import plan
     from vitrail.studies.study import study
     from vitrail.training.recipe import Recipe
     from vitrail.training.run import Run
@@ -65,6 +66,7 @@ _HOMES = {
     "look": "figures.look",
     "models": "model.zoo",
     "pack": "data.packing",
+    "plan": "speed.plan",
     "predict_many": "shipping.bulk.predict",
     "probe": "scoring.probing.probe",
     "probe_suite": "scoring.probing.suite",
@@ -105,6 +107,7 @@ __all__ = [
     "look",
     "models",
     "pack",
+    "plan",
     "predict_many",
     "pretrain",
     "probe",

@@ -15,6 +15,7 @@ from vitrail.commands.export import export
 from vitrail.commands.look import look
 from vitrail.commands.models import models
 from vitrail.commands.pack import pack
+from vitrail.commands.plan import plan
 from vitrail.commands.predict import predict
 from vitrail.commands.pretrain import pretrain
 from vitrail.commands.probe import probe
@@ -57,6 +58,7 @@ for command in (
     push,
     models,
     serve,
+    plan,
 ):
     app.command(command)
 

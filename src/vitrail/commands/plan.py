@@ -1,0 +1,147 @@
+"""`vitrail plan`: memory, pictures a second, days and cost of a training, before it is begun."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from vitrail.commands.printing import Json, print_json, print_table
+
+if TYPE_CHECKING:
+    from vitrail.speed.plan import Plan
+
+Flag = Annotated[bool, Parameter(negative="")]
+
+
+def plan(
+    *,
+    model: str | None = None,
+    recipe: str | None = None,
+    img_size: int | None = None,
+    batch_size: int | None = None,
+    gpus: int = 1,
+    kind: str | None = None,
+    epochs: float | None = None,
+    pictures: str = "imagenet",
+    accumulate: int | None = None,
+    precision: Literal["auto", "fp32", "bf16", "bf16_residual", "fp16"] | None = None,
+    compile: bool | None = None,
+    optimiser: Literal["adamw", "adam", "sgd", "lion", "muon"] | None = None,
+    ema: bool | None = None,
+    shard: Flag = False,
+    checkpointing: Flag = False,
+    price: float | None = None,
+    memory: float | None = None,
+    network: float | None = None,
+    measure: Flag = False,
+    device: str | None = None,
+    as_json: Json = False,
+) -> int:
+    """Say what a training needs before it is begun: memory of each device, pictures a second, days, cost.
+
+    Example: vitrail plan --model vit_l16 --gpus 8 --kind h100 --batch-size 4096 --epochs 90 --pictures imagenet21k
+
+    Example: vitrail plan --recipe deit --gpus 8 --kind a100-40 --price 1.10
+
+    Example: vitrail plan --model vit_s16 --batch-size 256 --measure
+
+    docs/plan.md says how it is computed and how exact it is.
+
+    Parameters
+    ----------
+    model
+        a named model, a run, a model folder, a checkpoint, hf:owner/name; by default the recipe's
+    recipe
+        a named recipe or a TOML file, which says what is not given here
+    batch_size
+        of all devices and accumulated parts together
+    gpus
+        number of devices
+    kind
+        of device: h200, h100, a100-80, a100-40, l4, t4, rtx4090, tpuv3 (a core), cpu (a core); by default h200
+    pictures
+        of an epoch: a number, or cifar10, imagenet, imagenet21k, jft300m
+    accumulate
+        parts of a batch that go through the model one after the other
+    ema
+        with an average of the weights
+    shard
+        each device holds a part of the model, and activations are computed again, as `vitrail train --shard` does it
+    checkpointing
+        activations inside blocks are computed again, not kept
+    price
+        US dollars for an hour of one device; by default an indicative one
+    memory
+        GiB of a device, in place of the table's
+    network
+        GB/s between machines for each device, in place of the table's
+    measure
+        time real training steps on this machine's device
+    device
+        which one: cpu, cuda, cuda:1; by default the fastest there is
+    as_json
+        print one JSON object
+    """
+    from vitrail.speed.plan import plan as make
+
+    made = make(
+        model,
+        recipe=recipe,
+        img_size=img_size,
+        batch_size=batch_size,
+        gpus=gpus,
+        kind=kind,
+        epochs=epochs,
+        pictures=pictures,
+        accumulate=accumulate,
+        precision=precision,
+        compile=compile,
+        optimiser=optimiser,
+        ema=ema,
+        shard=shard,
+        checkpointing=checkpointing,
+        price=price,
+        memory=memory,
+        network=network,
+        measure=measure,
+        device=device,
+    )
+    if as_json:
+        print_json(made.to_json())
+    else:
+        _print(made)
+    return 0
+
+
+def _print(made: Plan) -> None:
+    setup, gib = made.setup, 2**30
+    h, w = setup.config.img_size
+    how = f"{setup.precision}, {'compiled' if made.compiled else 'eager'}, {setup.optimiser}"
+    how += ", EMA" * setup.ema + ", sharded" * setup.shard + ", activations computed again" * setup.checkpointing
+    print(f"{made.model} at {h} x {w} on {setup.devices} x {made.device.title}: {how}")
+    parts = f" in {setup.accumulate} parts" if setup.accumulate > 1 else ""
+    print(f"batch {setup.batch:,}: {setup.local:,} pictures on each device{parts}\n")
+    rows = [["memory of each device", "GiB"]]
+    rows += [[name, f"{value / gib:.2f}"] for name, value in vars(made.memory).items() if value]
+    rows.append(["peak", f"{made.memory.peak / gib:.2f}"])
+    if made.measured is not None and made.measured.memory is not None:
+        rows.append([f"measured, batch {made.measured.batches[-1]}", f"{made.measured.memory / gib:.2f}"])
+    rows.append(["there is", f"{made.room / gib:.2f}"])
+    print_table(rows, right={1})
+    most = f"the largest batch is {made.largest:,}" if made.largest else "no batch fits"
+    print(f"\nit {'fits' if made.fits else 'does not fit'}; {most}")
+    origin = "measured here" if made.measured else "predicted" if made.certain else "predicted from the H200's factors"
+    print(f"{made.pictures_per_s:,.0f} pictures/s, {1e3 * made.step.seconds:,.1f} ms a step ({origin};", end=" ")
+    print(f"{made.reached:.0%} of the peak)")
+    if setup.devices > 1:
+        step = made.step
+        print(f"exchange {1e3 * step.exchange:,.1f} ms a step, of which {1e3 * step.waiting:,.1f} ms are waited for")
+    days = made.hours / 24
+    time = f"{days:,.1f} days" if days >= 2 else f"{made.hours:,.1f} hours" if made.hours >= 1 else (
+        f"{60 * made.hours:,.1f} minutes"
+    )  # fmt: skip
+    cost = "" if made.cost is None else f", {made.cost:,.0f} dollars at {made.price:.2f} for a device and hour"
+    print(f"{made.epochs:g} epochs of {made.pictures:,} pictures: {made.steps:,} steps, {time}{cost}")
+    for line in made.advice:
+        print(f"- {line}")

@@ -1,0 +1,94 @@
+"""What to change when a training does not fit, or spends its time on waiting: each piece is computed, not guessed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vitrail.model.config import ResNetConfig
+from vitrail.speed.efficiency import efficiency_of
+from vitrail.speed.hardware import DEVICES, GIB, Device
+from vitrail.speed.memory import USABLE, Setup, largest_part, memory_of
+from vitrail.speed.timing import Step, step_of
+
+SLOW = 0.1  # of a step's time that waiting may take without a word
+
+
+def advise(
+    setup: Setup, device: Device, room: float, step: Step, *, compiled: bool, is_measured: bool
+) -> tuple[str, ...]:
+    """Lines for the user, the cheapest change first."""
+    if memory_of(setup).peak > room:
+        return tuple(_to_fit(setup, device, room))
+    return tuple(_to_hurry(setup, device, step, compiled=compiled, is_measured=is_measured))
+
+
+def _to_fit(setup: Setup, device: Device, room: float) -> list[str]:
+    found = []
+    if setup.precision == "fp32" and _fits(replace(setup, precision="bf16"), room):
+        found.append("--precision bf16 fits")
+    if parts := _parts_that_fit(setup, room):
+        found.append(f"--accumulate {parts} fits: the same batch in {parts} parts, one after the other")
+    if not setup.checkpointing and not isinstance(setup.config, ResNetConfig):
+        found += _to_spread(setup, room)
+    largest = largest_part(setup, room) * setup.devices * setup.accumulate
+    if largest:
+        found.append(f"--batch-size {largest} is the largest that fits as it is")
+    others = [other for other in DEVICES.values() if other.memory > device.memory and other.name != "cpu"]
+    able = [other.name for other in others if _fits(setup, USABLE * other.memory * GIB)]
+    if able:
+        found.append(f"as it is, it fits on {', '.join(able)}")
+    return found or ["no setting here makes it fit: choose a smaller model or smaller pictures, or more devices"]
+
+
+def _to_spread(setup: Setup, room: float) -> list[str]:
+    found = []
+    again = replace(setup, checkpointing=True)
+    if _fits(again, room):
+        found.append("--checkpointing fits: activations are computed again, a third more arithmetic")
+    spread = replace(again, shard=True)
+    if setup.devices > 1 and _fits(spread, room):
+        found.append(f"--shard fits: each of {setup.devices} devices holds a part of the model")
+    elif setup.devices > 1 and (parts := _parts_that_fit(spread, room)):
+        found.append(f"--shard --accumulate {parts} fits")
+    if not found:
+        for devices in (2**power for power in range(1, 13)):
+            if devices > setup.devices and devices * setup.accumulate <= setup.batch:
+                more = replace(spread, devices=devices)
+                if _fits(more, room):
+                    return [f"--gpus {devices} --shard fits"]
+    return found
+
+
+def _to_hurry(setup: Setup, device: Device, step: Step, *, compiled: bool, is_measured: bool) -> list[str]:
+    found = []
+    if not compiled and not is_measured:
+        quicker = step_of(setup, device, efficiency_of(device.name, True), device.network)
+        gain = step.seconds / quicker.seconds - 1
+        if gain > 0.05:
+            found.append(f"--compile: {gain:.0%} more pictures a second")
+    if step.waiting > SLOW * step.seconds:
+        words = f"{step.waiting / step.seconds:.0%} of a step is waiting for other devices"
+        found.append(f"{words}: a larger batch on each, or --accumulate, or a faster --network")
+    if setup.checkpointing and not setup.shard:
+        return [*found, *_not_needed(setup, device)]
+    return found
+
+
+def _not_needed(setup: Setup, device: Device) -> list[str]:
+    if _fits(replace(setup, checkpointing=False), USABLE * device.memory * GIB):
+        return ["it fits without --checkpointing, which costs a third more arithmetic"]
+    return []
+
+
+def _fits(setup: Setup, room: float) -> bool:
+    return memory_of(setup).peak <= room
+
+
+def _parts_that_fit(setup: Setup, room: float) -> int:
+    """The fewest parts, twice as many each time, of a batch that they divide; 0: none."""
+    parts = 2 * setup.accumulate
+    while setup.batch % (parts * setup.devices) == 0:
+        if _fits(replace(setup, accumulate=parts), room):
+            return parts
+        parts *= 2
+    return 0

@@ -1,0 +1,223 @@
+"""`vitrail.plan`: memory, pictures a second, days and cost of a training, before it is begun."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitrail.errors import VitrailError
+from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.walk import flops, parameters, tokens
+from vitrail.model.zoo import configure, find
+from vitrail.speed.advice import advise
+from vitrail.speed.efficiency import efficiency_of
+from vitrail.speed.hardware import GIB, Device, find_device
+from vitrail.speed.memory import USABLE, Memory, Setup, largest_part, memory_of
+from vitrail.speed.timing import Step, step_of, training_flops, with_exchange
+from vitrail.training.recipe import Recipe
+from vitrail.training.recipe_files import read_recipe
+
+if TYPE_CHECKING:
+    from vitrail.speed.measuring import Measured
+
+# pictures of well-known sets: of ImageNet-21k the release of 2011, of JFT what the paper says
+SETS = {"cifar10": 50_000, "imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft300m": 303_000_000}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training needs."""
+
+    model: str
+    setup: Setup
+    compiled: bool
+    device: Device
+    memory: Memory
+    largest: int  # batch of all devices together that fits; 0: none
+    step: Step
+    epochs: float
+    pictures: int
+    price: float | None  # of a device, an hour
+    certain: bool  # the factors of this kind of device were measured
+    advice: tuple[str, ...]
+    measured: Measured | None = None
+
+    @property
+    def room(self) -> float:
+        """Bytes of a device that a training can have."""
+        return USABLE * self.device.memory * GIB
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.peak <= self.room
+
+    @property
+    def pictures_per_s(self) -> float:
+        return self.setup.batch / self.step.seconds
+
+    @property
+    def steps(self) -> int:
+        return math.ceil(self.epochs * self.pictures / self.setup.batch)
+
+    @property
+    def hours(self) -> float:
+        return self.steps * self.step.seconds / 3600
+
+    @property
+    def cost(self) -> float | None:
+        return None if self.price is None else self.hours * self.setup.devices * self.price
+
+    @property
+    def reached(self) -> float:
+        """The part of the device's peak that the model's own arithmetic reaches."""
+        own = 3 * flops(self.setup.config) * self.setup.batch / self.setup.devices
+        return own / self.step.seconds / self.device.peak(self.setup.precision)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain numbers: bytes, seconds."""
+        setup = {name: value for name, value in vars(self.setup).items() if name != "config"}
+        config = self.setup.config
+        return {
+            "model": {
+                "name": self.model,
+                "img_size": list(config.img_size),
+                "tokens": tokens(config),
+                "parameters": parameters(config),
+                "flop_forward": flops(config),
+                "flop_training": training_flops(self.setup),
+            },
+            "device": asdict(self.device),
+            "setup": {**setup, "local": self.setup.local, "part": self.setup.part, "compiled": self.compiled},
+            "memory": {**asdict(self.memory), "peak": self.memory.peak, "room": round(self.room)},
+            "fits": self.fits,
+            "largest_batch": self.largest,
+            "step": {**asdict(self.step), "seconds": self.step.seconds},
+            "pictures_per_s": self.pictures_per_s,
+            "of_peak": self.reached,
+            "measured_kind": self.certain,
+            "training": {
+                "epochs": self.epochs,
+                "pictures": self.pictures,
+                "steps": self.steps,
+                "hours": self.hours,
+                "device_days": self.hours * self.setup.devices / 24,
+                "price": self.price,
+                "cost": self.cost,
+            },
+            "advice": list(self.advice),
+            "measured": None if self.measured is None else asdict(self.measured),
+        }
+
+
+def plan(
+    model: str | ViTConfig | ResNetConfig | None = None,
+    *,
+    recipe: str | Path | None = None,
+    img_size: int | None = None,
+    batch_size: int | None = None,
+    gpus: int = 1,
+    kind: str | None = None,
+    epochs: float | None = None,
+    pictures: int | str = "imagenet",
+    accumulate: int | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
+    optimiser: str | None = None,
+    ema: bool | None = None,
+    shard: bool = False,
+    checkpointing: bool = False,
+    price: float | None = None,
+    memory: float | None = None,
+    network: float | None = None,
+    measure: bool = False,
+    device: str | None = None,
+) -> Plan:
+    """Memory, speed, time and cost of training `model` (any MODEL, or a configuration) on `gpus` devices of a `kind`.
+
+    A recipe says what is not given. `batch_size` is that of all devices together. `memory` in GiB, `network` in GB/s
+    and `price` in dollars an hour stand in place of the table's. `measure` times real steps on `device` here.
+    """
+    base = Recipe() if recipe is None else read_recipe(recipe, {})
+    name, config = _configured(model if model is not None else base.model, base, img_size or base.img_size, recipe)
+    if measure and kind is not None:
+        raise VitrailError("--measure is of this machine's device: leave --kind out")
+    count = _pictures(pictures)
+    if epochs is not None and epochs <= 0:
+        raise VitrailError(f"epochs must be above 0, not {epochs:g}")
+    setup = Setup(
+        config=config,
+        batch=base.batch_size if batch_size is None else batch_size,
+        devices=gpus,
+        accumulate=base.accumulate if accumulate is None else accumulate,
+        precision=_precision(precision or base.precision),  # type: ignore[arg-type]
+        optimiser=optimiser or base.optimiser.name,  # type: ignore[arg-type]
+        ema=base.ema > 0 if ema is None else ema,
+        shard=shard,
+        checkpointing=checkpointing or shard,  # `vitrail train --shard` computes activations again
+    )
+    compiled = base.compile if compile is None else compile
+    measured = None
+    if measure:
+        from vitrail.speed.measuring import measure_here
+
+        measured, where = measure_here(setup, compiled=compiled, device=device)
+    else:
+        where = find_device(kind or "h200")
+        if setup.precision.startswith("bf16") and not where.bfloat16:
+            setup = replace(setup, precision="fp16")
+    where = replace(where, memory=memory or where.memory, network=network or where.network)
+    efficiency = efficiency_of(where.name, compiled)
+    if measured is None:
+        step = step_of(setup, where, efficiency, where.network)
+    else:
+        step = with_exchange(setup, measured.seconds_for(setup), where, where.network)
+    room = USABLE * where.memory * GIB
+    made = Plan(
+        model=name,
+        setup=setup,
+        compiled=compiled,
+        device=where,
+        memory=memory_of(setup),
+        largest=largest_part(setup, room) * setup.devices * setup.accumulate,
+        step=step,
+        epochs=base.epochs if epochs is None else epochs,
+        pictures=count,
+        price=price if price is not None else (where.price or None),
+        certain=measured is not None or efficiency.measured,
+        advice=(),
+        measured=measured,
+    )
+    return replace(made, advice=advise(setup, where, room, step, compiled=compiled, is_measured=measured is not None))
+
+
+def _configured(
+    model: str | ViTConfig | ResNetConfig, base: Recipe, img_size: int | None, recipe: str | Path | None
+) -> tuple[str, ViTConfig | ResNetConfig]:
+    changes = {"img_size": img_size} if img_size is not None else {}
+    if not isinstance(model, str):
+        return "a model of your own", configure(model, **changes)
+    if model.startswith("hf:") or Path(model).exists():
+        from vitrail.classifier import Classifier
+
+        return model, configure(Classifier.load(model).model.config, **changes)
+    row = find(model)
+    architecture = base.architecture if recipe is not None else {}
+    return row.name, configure(row.config, **{**architecture, **changes})
+
+
+def _pictures(given: int | str) -> int:
+    text = str(given).lower().replace("_", "").replace(",", "")
+    if text in SETS:
+        return SETS[text]
+    if not text.isdigit() or int(text) < 1:
+        raise VitrailError(f"--pictures {given} is no number of pictures: give one, or {', '.join(SETS)}")
+    return int(text)
+
+
+def _precision(name: str) -> str:
+    known = ("auto", "fp32", "bf16", "bf16_residual", "fp16")
+    if name not in known:
+        raise VitrailError(f"precision {name!r} is not known: choose from {', '.join(known)}")
+    return "bf16" if name == "auto" else name

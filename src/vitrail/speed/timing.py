@@ -1,0 +1,78 @@
+"""Seconds of a step: the device's own work, and what the devices say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitrail.model.config import ResNetConfig
+from vitrail.model.walk import flops, parameters, walk
+from vitrail.speed.activations import kept, size_of
+from vitrail.speed.efficiency import Efficiency, Work
+from vitrail.speed.hardware import Device
+from vitrail.speed.memory import FULL, STATE, Setup
+
+OVERLAP = 0.9  # the part of the exchange that computation can hide
+BACKWARD = 2 / 3  # of the time of a step's computation
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of a step."""
+
+    compute: float
+    exchange: float  # between devices, if nothing hid it
+    waiting: float  # the part of it that computation does not hide
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.waiting
+
+
+def training_flops(setup: Setup) -> float:
+    """For one picture: forward, twice that backward, and blocks once more where activations are computed again."""
+    forward = flops(setup.config)
+    again = sum(step.flops * step.times for step in walk(setup.config) if step.name.startswith("block:"))
+    return 3.0 * forward + (again if setup.checkpointing else 0)
+
+
+def work_of(setup: Setup) -> Work:
+    """What one device has to do in a step."""
+    saved = sum(room.saved for room in kept(setup.config, setup.precision))
+    count = parameters(setup.config) / setup.holders
+    # gradients are written, measured and clipped, the update reads and writes weights and state, an average likewise
+    update = count * (5 * FULL + 3 * FULL + 2 * STATE[setup.optimiser] + (8 * FULL if setup.ema else 0))
+    casts = parameters(setup.config) * (FULL + size_of(setup.precision)) * setup.accumulate
+    is_resnet = isinstance(setup.config, ResNetConfig)
+    return Work(
+        flop=training_flops(setup) * setup.local,
+        width=setup.config.out_chans // 4 if isinstance(setup.config, ResNetConfig) else setup.config.embed_dim,
+        carried=saved * setup.local * (4 / 3 if setup.checkpointing else 1) + update + casts,
+        blocks=(sum(setup.config.layers) if is_resnet else setup.config.depth) * setup.accumulate,  # type: ignore[union-attr]
+    )
+
+
+def exchanged(setup: Setup) -> float:
+    """Bytes that each device sends in a step, over a ring: gradients there and around (all-reduce), or, of a model
+    that is spread, weights twice (forward and backward) and gradients once, for every accumulated part."""
+    count, devices = parameters(setup.config), setup.devices
+    around = FULL * count * (devices - 1) / devices
+    return 3 * around * setup.accumulate if setup.shard else 2 * around
+
+
+def pace(setup: Setup, device: Device, network: float) -> float:
+    """Bytes a second of the slowest link of the ring."""
+    return 1e9 * (device.link if setup.devices <= device.per_machine else min(device.link, network))
+
+
+def step_of(setup: Setup, device: Device, efficiency: Efficiency, network: float) -> Step:
+    """Predicted."""
+    compute = efficiency.seconds(work_of(setup), device.peak(setup.precision), 1e12 * device.bandwidth)
+    return with_exchange(setup, compute, device, network)
+
+
+def with_exchange(setup: Setup, compute: float, device: Device, network: float) -> Step:
+    """Gradients travel while the backward pass goes on (of a spread model, weights in the forward pass too), but for
+    the last tenth, which nothing is left to hide."""
+    exchange = exchanged(setup) / pace(setup, device, network)
+    hiding = compute * (1 if setup.shard else BACKWARD)
+    return Step(compute, exchange, max(exchange - OVERLAP * hiding, (1 - OVERLAP) * exchange))
