@@ -69,8 +69,9 @@ class Answering:
         """The answer to each piece of work, in order; a picture that cannot be read has its error there."""
         hosted.admit(len(works))
         hosted.inside += len(works)
-        deadline = time.monotonic() + min(timeout or self.settings.deadline, self.settings.deadline)
-        expected = _Expected(generation, len(works))
+        came = time.monotonic()
+        deadline = came + min(timeout or self.settings.deadline, self.settings.deadline)
+        expected = _Expected(generation, len(works), came)
         waiting = [self._one(expected, work, deadline) for work in works]
         watcher = asyncio.create_task(_until_gone(request.receive, asyncio.current_task()))
         try:
@@ -109,12 +110,12 @@ class Answering:
 class _Expected:
     """How many pieces of a request are still to come; what never came is taken back."""
 
-    def __init__(self, generation: Generation, count: int) -> None:
-        self._batcher, self._left = generation.batcher, count
+    def __init__(self, generation: Generation, count: int, came: float) -> None:
+        self._batcher, self._left, self._came = generation.batcher, count, came
         self._batcher.expect(count)
 
     def submit(self, task: Hashable, content: Any, deadline: float) -> Item:
-        item = self._batcher.submit(task, content, deadline)
+        item = self._batcher.submit(task, content, deadline, self._came)
         self._left -= 1
         return item
 

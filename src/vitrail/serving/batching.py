@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ class Item:
     content: Any
     future: asyncio.Future[Any]
     deadline: float
+    came: float  # with its request, before it was decoded
     arrived: float
     started: float = 0.0
     done: float = 0.0
@@ -59,6 +61,7 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
+        self.patience = math.inf  # seconds after it came, beyond which an item is given up
         self._coming = 0  # items that are being decoded
         self._closing = False
         self._closed = asyncio.Event()
@@ -81,11 +84,12 @@ class Batcher:
             if count < 0:
                 self._changed.notify()
 
-    def submit(self, task: Hashable, content: Any, deadline: float) -> Item:
-        """An item that was expected. Its `future` has the result."""
+    def submit(self, task: Hashable, content: Any, deadline: float, came: float | None = None) -> Item:
+        """An item that was expected, and came with its request earlier than now. Its `future` has the result."""
         if not self.alive:
             raise _gone()
-        item = Item(task, content, self._loop.create_future(), deadline, time.monotonic())
+        now = time.monotonic()
+        item = Item(task, content, self._loop.create_future(), deadline, now if came is None else came, now)
         with self._changed:
             self._coming -= 1
             self._waiting.append(item)
@@ -141,12 +145,15 @@ class Batcher:
         now = time.monotonic()
         batch: list[Item] = []
         others: list[Item] = []
+        late: list[Item] = []
         while self._waiting and len(batch) < most:
             item = self._waiting.popleft()
             if item.future.done() or item.deadline < now:
                 continue  # nobody waits for it any more
-            (batch if item.task == task else others).append(item)
+            (late if now - item.came > self.patience else batch if item.task == task else others).append(item)
         self._waiting.extendleft(reversed(others))
+        if late:
+            self._call(self._give_up, late)
         return batch
 
     def _compute(self, batch: list[Item]) -> None:
@@ -181,6 +188,12 @@ class Batcher:
                 item.future.set_exception(result)
             else:
                 item.future.set_result(result)
+
+    def _give_up(self, late: list[Item]) -> None:
+        words = "the model has become slower, and the answer would be late: try again in 1 s"
+        for item in late:
+            if not item.future.done():
+                item.future.set_exception(RefusalError(429, words, reason="late", retry_after=1))
 
     def _died(self, batch: list[Item]) -> None:
         self.alive = False

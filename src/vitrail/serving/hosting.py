@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Hashable, Iterator
@@ -15,6 +16,7 @@ from vitrail.serving.batching import Batcher
 from vitrail.serving.computing import Loaded
 from vitrail.serving.metrics import Metrics
 from vitrail.serving.options import unknown_model
+from vitrail.serving.pace import Pace
 from vitrail.serving.refusals import RefusalError
 from vitrail.serving.settings import Settings
 
@@ -28,8 +30,8 @@ Source = str | Path | Classifier
 class Generation:
     """One loading of a model, with its thread; it ends when it is replaced and nobody uses it."""
 
-    def __init__(self, loaded: Loaded, batcher: Batcher, version: int) -> None:
-        self.loaded, self.batcher, self.version = loaded, batcher, version
+    def __init__(self, loaded: Loaded, batcher: Batcher, pace: Pace, version: int) -> None:
+        self.loaded, self.batcher, self.pace, self.version = loaded, batcher, pace, version
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -84,6 +86,7 @@ class Hosted:
         self._stamp = _stamp(source)
         self._reloading = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
+        self._refused = -math.inf  # when the queue was full, the last time
         self._seconds_each = 0.05  # one picture in the model, by the latest batches
         metrics.queue.labels(name).set_function(lambda: self.inside)
 
@@ -95,12 +98,28 @@ class Hosted:
         return hosted
 
     def _generation(self, loaded: Loaded, version: int) -> Generation:
-        batcher = Batcher(
-            loaded, max_wait=self.settings.max_wait, name=self.name, observe=self._observe, died=self._tell_death
-        )
-        return Generation(loaded, batcher, version)
+        pace = Pace()
 
-    def _observe(self, task: Hashable, count: int, seconds: float) -> None:
+        def observe(task: Hashable, count: int, seconds: float) -> None:
+            self._count(task, count, seconds)
+            now = time.monotonic()
+            if count == loaded.largest(task):
+                pace.note(task, count, seconds, now)
+            batcher.patience = self._patience(pace, now)
+
+        batcher = Batcher(
+            loaded, max_wait=self.settings.max_wait, name=self.name, observe=observe, died=self._tell_death
+        )
+        return Generation(loaded, batcher, pace, version)
+
+    def _patience(self, pace: Pace, now: float) -> float:
+        """Nobody who was let in is given up, unless others have been refused meanwhile."""
+        if self.settings.queue <= self.settings.least_queue:
+            return math.inf
+        seconds = pace.patience(self.settings.queue)
+        return seconds if now - self._refused < seconds else math.inf
+
+    def _count(self, task: Hashable, count: int, seconds: float) -> None:
         self._seconds_each += 0.1 * (seconds / count - self._seconds_each)
         self.metrics.pictures.labels(self.name, type(task).__name__.lower()).inc(count)
         self.metrics.batches.labels(self.name).observe(count)
@@ -120,10 +139,12 @@ class Hosted:
 
     def admit(self, pictures: int) -> None:
         """Refuses what the queue has no room for."""
-        waiting = self.inside + len(self.arrivals)
-        if waiting + pictures > self.settings.queue:
+        waiting, now = self.inside + len(self.arrivals), time.monotonic()
+        room = self.current.pace.room(self.settings.queue, self.settings.least_queue, now)
+        if waiting + pictures > room:
+            self._refused = now
             seconds = max(1, round(waiting * self._seconds_each + 0.5))
-            words = f"the queue is full ({waiting} of {self.settings.queue} pictures wait): try again in {seconds} s"
+            words = f"the queue is full ({waiting} of {room} pictures wait): try again in {seconds} s"
             raise RefusalError(429, words, reason="queue", retry_after=seconds)
 
     async def reload(self) -> None:

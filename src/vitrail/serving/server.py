@@ -87,8 +87,12 @@ class Server(uvicorn.Server):
 def bound(settings: Settings) -> socket.socket:
     """A socket that listens, or one line that says why not."""
     try:
-        kind, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(kind, socket.SOCK_STREAM)
+        # with its protocol, by which asyncio knows that it is TCP: otherwise it leaves Nagle's algorithm on, and the
+        # second part of an answer waits for 40 ms
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+        )[0]
+        found = socket.socket(family, kind, protocol)
     except OSError as error:
         raise VitrailError(f"the address {settings.host} cannot be used: {error.strerror}") from error
     try:

@@ -63,6 +63,11 @@ class Settings:
             )
 
     @property
+    def least_queue(self) -> int:
+        """Pictures that are let in however slow the model has become: batches are full, and every request fits."""
+        return max(4 * self.batch_size, self.max_pictures)
+
+    @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the server."""
         try:
