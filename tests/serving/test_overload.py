@@ -14,6 +14,7 @@ import pytest
 
 from tests.serving.running import Running, picture, raw_connection, running
 from vitrail.serving.computing import Loaded
+from vitrail.serving.writing import Joined
 
 BATCH, QUEUE = 4, 64
 QUICK, SLOW = 0.04, 0.1  # seconds of a batch
@@ -97,3 +98,57 @@ def test_a_client_that_keeps_its_connection_does_not_wait_for_the_second_half_of
                 said += connection.recv(65536)
             seconds.append(time.monotonic() - began)
     assert statistics.median(seconds[30:]) < 0.03
+
+
+class Pipe:
+    """What a transport is told."""
+
+    def __init__(self) -> None:
+        self.told: list[bytes | str] = []
+
+    def write(self, data: bytes) -> None:
+        self.told.append(data)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+    def abort(self) -> None:
+        self.told.append("aborted")
+
+    def get_write_buffer_size(self) -> int:
+        return 7
+
+    def is_closing(self) -> bool:
+        return "closed" in self.told
+
+
+@pytest.mark.parametrize(
+    ("writes", "end", "told"),
+    [
+        ([b"head", b"body"], "", [b"headbody"]),
+        ([b"head", bytes(100_000), b"x", b"y"], "", [b"head", bytes(100_000), b"xy"]),
+        ([b"head", b"body"], "close", [b"headbody", "closed"]),
+        ([b"head", b"body"], "abort", ["aborted"]),
+    ],
+)
+def test_what_is_written_in_one_turn_leaves_in_one_piece_and_in_order(
+    writes: list[bytes], end: str, told: list[Any]
+) -> None:
+    pipe = Pipe()
+
+    async def go() -> None:
+        joined = Joined(pipe, asyncio.get_running_loop())  # type: ignore[arg-type]
+        for data in writes:
+            joined.write(data)
+        if not end:
+            assert joined.get_write_buffer_size() == 7 + sum(map(len, writes)) - sum(
+                len(data) for data in pipe.told if isinstance(data, bytes)
+            )
+        else:
+            getattr(joined, end)()
+        await asyncio.sleep(0.01)
+        assert joined.get_write_buffer_size() == 7
+        assert joined.is_closing() == (end == "close")
+
+    asyncio.run(go())
+    assert pipe.told == told

@@ -130,8 +130,8 @@ def _routes(facts: Facts, predicting: Predicting, v2: V2, settings: Settings) ->
     for before in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         read |= {before: v2.model, f"{before}/ready": v2.model_ready, f"{before}/config": v2.config}
         send[f"{before}/infer"] = v2.infer
-    found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in read.items()]
-    return found + [Route(path, endpoint, methods=["POST"]) for path, endpoint in send.items()]
+    found = [Route(path, endpoint, methods=["POST"]) for path, endpoint in send.items()]  # first: they come most often
+    return found + [Route(path, endpoint, methods=["GET"]) for path, endpoint in read.items()]
 
 
 def _showing(file: File) -> Any:

@@ -9,6 +9,7 @@ import h11
 
 from vitrail.serving.reception import FEW
 from vitrail.serving.settings import Settings
+from vitrail.serving.writing import Joined
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol
@@ -38,7 +39,7 @@ class Connection(Protocol):
             transport.close()
             self._refused = True
             return
-        super().connection_made(transport)
+        super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
         self._wait_for_headers()
 
     _refused = False
