@@ -131,7 +131,13 @@ def _print(made: Plan) -> None:
     print_table(rows, right={1})
     most = f"the largest batch is {made.largest:,}" if made.largest else "no batch fits"
     print(f"\nit {'fits' if made.fits else 'does not fit'}; {most}")
-    origin = "measured here" if made.measured else "predicted" if made.certain else "predicted from the H200's factors"
+    origin = (
+        "measured here"
+        if made.measured
+        else "predicted"
+        if made.certain
+        else "predicted as if it were a ViT on an H200"
+    )
     print(f"{made.pictures_per_s:,.0f} pictures/s, {1e3 * made.step.seconds:,.1f} ms a step ({origin};", end=" ")
     print(f"{made.reached:.0%} of the peak)")
     if setup.devices > 1:

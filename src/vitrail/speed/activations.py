@@ -137,7 +137,7 @@ def _loss(classes: int) -> int:
 def kept_once(config: ViTConfig | ResNetConfig, parameters: int, precision: Precision) -> int:
     """Whatever the batch: copies of the weights in the numbers that are computed with, and standardised weights."""
     once = parameters * (0 if precision == "fp32" else 2)
-    if isinstance(config, ViTConfig) and config.relative_bias:
+    if isinstance(config, ViTConfig) and config.relative_bias:  # as GPUs' kernels have it: one for the whole batch
         tokens = config.num_prefix + config.num_patches
         once += config.depth * config.num_heads * tokens**2 * size_of(precision)
     steps = (step for step in walk(config) if step.name.startswith("resnet"))

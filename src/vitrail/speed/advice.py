@@ -44,7 +44,7 @@ def _to_spread(setup: Setup, room: float) -> list[str]:
     found = []
     again = replace(setup, checkpointing=True)
     if _fits(again, room):
-        found.append("--checkpointing fits: activations are computed again, a third more arithmetic")
+        found.append("--checkpointing fits: activations are computed again, about a quarter more arithmetic")
     spread = replace(again, shard=True)
     if setup.devices > 1 and _fits(spread, room):
         found.append(f"--shard fits: each of {setup.devices} devices holds a part of the model")
@@ -76,7 +76,7 @@ def _to_hurry(setup: Setup, device: Device, step: Step, *, compiled: bool, is_me
 
 def _not_needed(setup: Setup, device: Device) -> list[str]:
     if _fits(replace(setup, checkpointing=False), USABLE * device.memory * GIB):
-        return ["it fits without --checkpointing, which costs a third more arithmetic"]
+        return ["it fits without --checkpointing, which costs about a quarter more arithmetic"]
     return []
 
 

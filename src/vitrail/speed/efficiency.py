@@ -63,7 +63,8 @@ def read_table() -> dict[str, Any]:
 def efficiency_of(device: str, compiled: bool) -> Efficiency:
     """From the table."""
     kinds = read_table()["devices"]
-    row = kinds.get(device, kinds[USUAL])["compiled" if compiled else "eager"]
+    ways = kinds.get(device, kinds[USUAL])
+    row = ways.get("compiled" if compiled else "eager", ways["eager"])
     return Efficiency(**row, measured=device in kinds)
 
 

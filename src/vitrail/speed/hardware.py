@@ -55,7 +55,7 @@ DEVICES = {device.name: device for device in _ROWS}
 
 def find_device(name: str) -> Device:
     """The row with this name, however it is written."""
-    key = name.lower().replace(" ", "").replace("_", "-").removeprefix("nvidia-")
+    key = name.lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     key = {"a100": "a100-80", "a100-80gb": "a100-80", "a100-40gb": "a100-40", "4090": "rtx4090"}.get(key, key)
     if key in DEVICES:
         return DEVICES[key]

@@ -30,9 +30,9 @@ class Setup:
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch", "devices", "accumulate"):
-            if getattr(self, name) < 1:
-                raise VitrailError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, value in (("batch-size", self.batch), ("gpus", self.devices), ("accumulate", self.accumulate)):
+            if value < 1:
+                raise VitrailError(f"--{name} must be at least 1, not {value}")
         if self.batch < self.devices * self.accumulate:
             parts = f"{self.devices} devices" + (f" x {self.accumulate} parts" if self.accumulate > 1 else "")
             raise VitrailError(f"a batch of {self.batch} cannot be spread over {parts}: give a larger --batch-size")

@@ -144,14 +144,17 @@ def plan(
     if measure and kind is not None:
         raise VitrailError("--measure is of this machine's device: leave --kind out")
     count = _pictures(pictures)
-    if epochs is not None and epochs <= 0:
-        raise VitrailError(f"epochs must be above 0, not {epochs:g}")
+    for flag, value in (("epochs", epochs), ("memory", memory), ("network", network)):
+        if value is not None and value <= 0:
+            raise VitrailError(f"--{flag} must be above 0, not {value:g}")
+    if price is not None and price < 0:
+        raise VitrailError(f"--price must not be negative: it is {price:g}")
     setup = Setup(
         config=config,
         batch=base.batch_size if batch_size is None else batch_size,
         devices=gpus,
         accumulate=base.accumulate if accumulate is None else accumulate,
-        precision=_precision(precision or base.precision),  # type: ignore[arg-type]
+        precision=_precision(precision or base.precision, device if measure else "cuda"),  # type: ignore[arg-type]
         optimiser=optimiser or base.optimiser.name,  # type: ignore[arg-type]
         ema=base.ema > 0 if ema is None else ema,
         shard=shard,
@@ -185,7 +188,7 @@ def plan(
         epochs=base.epochs if epochs is None else epochs,
         pictures=count,
         price=price if price is not None else (where.price or None),
-        certain=measured is not None or efficiency.measured,
+        certain=measured is not None or (efficiency.measured and _is_plain(config)),
         advice=(),
         measured=measured,
     )
@@ -207,6 +210,11 @@ def _configured(
     return row.name, configure(row.config, **{**architecture, **changes})
 
 
+def _is_plain(config: ViTConfig | ResNetConfig) -> bool:
+    """Whether steps of such models were measured: no convolutions."""
+    return isinstance(config, ViTConfig) and config.backbone is None
+
+
 def _pictures(given: int | str) -> int:
     text = str(given).lower().replace("_", "").replace(",", "")
     if text in SETS:
@@ -216,8 +224,14 @@ def _pictures(given: int | str) -> int:
     return int(text)
 
 
-def _precision(name: str) -> str:
+def _precision(name: str, device: str | None) -> str:
+    """What `auto` is on the device that is planned for, or measured."""
     known = ("auto", "fp32", "bf16", "bf16_residual", "fp16")
     if name not in known:
         raise VitrailError(f"precision {name!r} is not known: choose from {', '.join(known)}")
-    return "bf16" if name == "auto" else name
+    if name != "auto" or device == "cuda":
+        return "bf16" if name == "auto" else name
+    from vitrail.model.devices import choose_device
+    from vitrail.training.precision import Precision
+
+    return Precision("auto", choose_device(device)).name

@@ -29,9 +29,11 @@ class Step:
 
 
 def training_flops(setup: Setup) -> float:
-    """For one picture: forward, twice that backward, and blocks once more where activations are computed again."""
+    """For one picture: forward, twice that backward, and blocks once more where activations are computed again: all
+    but their last product, of which nothing is needed."""
     forward = flops(setup.config)
-    again = sum(step.flops * step.times for step in walk(setup.config) if step.name.startswith("block:"))
+    blocks = [step for step in walk(setup.config) if step.name.startswith("block:")]
+    again = sum(step.flops * step.times for step in blocks[:-1])
     return 3.0 * forward + (again if setup.checkpointing else 0)
 
 

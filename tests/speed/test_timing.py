@@ -1,0 +1,138 @@
+"""Step times and exchange between devices: against closed forms, torch's FLOP counter, the paper's table, a GPU."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+import vitrail
+from vitrail.model.zoo import configure
+from vitrail.speed.efficiency import Efficiency, Work, efficiency_of, fit, read_table, write_table
+from vitrail.speed.hardware import DEVICES
+from vitrail.speed.memory import Setup
+from vitrail.speed.timing import exchanged, pace, step_of, training_flops, work_of
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SMALL = {"img_size": 64, "patch_size": 8, "embed_dim": 96, "depth": 3, "num_heads": 3, "num_classes": 11}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_training_arithmetic_is_what_torch_counts(checkpointing: bool) -> None:
+    # mean pooling: every token goes through every block, as the count has it
+    config = vitrail.ViTConfig(**SMALL, pool="mean", class_token=False)
+    model = vitrail.create(config).train()
+    model.gradient_checkpointing = checkpointing
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(2, 3, 64, 64)).sum().backward()
+    counted = training_flops(Setup(config, 2, checkpointing=checkpointing)) * 2
+    # torch counts neither the gradient of the pictures, which nobody needs, nor less for attention's backward pass,
+    # which computes its weights again
+    assert counter.get_total_flops() == pytest.approx(counted, rel=0.06)
+
+
+def test_a_ring_sends_what_the_closed_form_says() -> None:
+    config = configure("vit_b16")
+    bytes_ = 4 * 86_567_656
+    assert exchanged(Setup(config, 8)) == 0
+    assert exchanged(Setup(config, 8, devices=2)) == bytes_  # half around, twice
+    assert exchanged(Setup(config, 512, devices=512)) == pytest.approx(2 * bytes_, rel=0.01)
+    spread = Setup(config, 8, devices=2, shard=True, checkpointing=True)
+    assert exchanged(spread) == 1.5 * bytes_
+    assert exchanged(replace(spread, accumulate=2)) == 3 * bytes_
+
+
+def test_the_slowest_link_sets_the_pace() -> None:
+    h100, config = DEVICES["h100"], configure("vit_b16")
+    assert pace(Setup(config, 64, devices=8), h100, 50) == 450e9
+    assert pace(Setup(config, 64, devices=16), h100, 50) == 50e9
+    assert pace(Setup(config, 64, devices=16), h100, 900) == 450e9
+
+
+def test_exchange_is_hidden_by_the_backward_pass_where_it_is_short() -> None:
+    h100, config = DEVICES["h100"], configure("vit_b16")
+    efficiency = efficiency_of("h100", False)
+    many = step_of(Setup(config, 2048, devices=8), h100, efficiency, 50)
+    assert many.waiting == pytest.approx(0.1 * many.exchange)
+    few = step_of(Setup(config, 16, devices=16), h100, efficiency, 0.1)
+    assert few.waiting == pytest.approx(few.exchange - 0.9 * 2 / 3 * few.compute)
+
+
+@pytest.mark.parametrize(
+    ("model", "pictures", "core_days"),
+    [("vit_h14", 14 * 303e6, 2500), ("vit_l16", 14 * 303e6, 680), ("vit_l16", 90 * 14.2e6, 230)],
+)
+def test_the_paper_s_table_of_tpu_core_days(model: str, pictures: float, core_days: float) -> None:
+    """Table 2: H/14 and L/16 on JFT for 14 epochs, L/16 on ImageNet-21k for 90, on TPUv3 cores."""
+    core = DEVICES["tpuv3"]
+    step = step_of(Setup(configure(model), 4096, devices=512), core, efficiency_of("tpuv3", True), core.network)
+    predicted = step.seconds * 512 * pictures / 4096 / 86400
+    assert 0.5 < predicted / core_days < 2
+
+
+def test_the_table_explains_the_steps_that_were_measured() -> None:
+    lines = (BENCHMARKS / "model_speed_h200.jsonl").read_text().splitlines()[1:]
+    for row in map(json.loads, lines):
+        if row["mode"] != "train":
+            continue
+        setup = Setup(configure(f"vit_{row['model']}"), row["batch"])
+        device = DEVICES["h200"]
+        step = step_of(setup, device, efficiency_of("h200", row["compiled"]), device.network)
+        assert row["batch"] / step.seconds == pytest.approx(row["vitrail_per_s"], rel=0.15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    products=st.floats(1.3, 4),
+    narrow=st.floats(0, 2000),
+    carried=st.floats(0, 10),
+    noise=st.floats(0, 0.01),
+)
+def test_factors_are_found_again_from_the_times_they_make(products, narrow, carried, noise) -> None:
+    truth = Efficiency(products, narrow, carried, 1e-4)
+    works = [
+        work_of(Setup(configure(f"vit_{name}"), batch))
+        for name, batch in (("ti16", 512), ("s16", 256), ("s16", 512), ("b16", 128), ("l16", 64), ("h14", 32))
+    ]
+    draw = np.random.default_rng(0).uniform(-noise, noise, len(works))
+    rows = [(work, truth.seconds(work, 1e15, 4e12) * (1 + d)) for work, d in zip(works, draw, strict=True)]
+    start = Work(1.0, 192, 1.0, 12)
+    found = fit(rows, [(start, 12e-4)], 1e15, 4e12)
+    assert found.block_s == pytest.approx(1e-4)
+    for work, seconds in rows:
+        assert found.seconds(work, 1e15, 4e12) == pytest.approx(seconds, rel=0.01 + 2 * noise)
+
+
+def test_a_table_that_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    one = Efficiency(2.0, 100.0, 3.0, 2.5e-4)
+    write_table({"x": {"eager": one}}, {"x": "made up"}, path)
+    write_table({"y": {"eager": one}}, {"y": "made up"}, path)
+    table = json.loads(path.read_text())
+    assert table["devices"]["x"] == {"eager": {"products": 2.0, "narrow": 100.0, "carried": 3.0, "block_s": 2.5e-4}}
+    assert set(table["about"]) == {"x", "y"}
+
+
+def test_every_device_of_the_table_has_factors_and_says_where_its_figures_are_from() -> None:
+    for device in DEVICES.values():
+        assert device.source
+        assert efficiency_of(device.name, True).measured == (device.name in read_table()["devices"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["vit_ti16", "vit_b16", "vit_h14"]), st.sampled_from(sorted(DEVICES)), st.integers(0, 8))
+def test_more_devices_are_never_slower_at_an_equal_batch_for_each(model: str, kind: str, power: int) -> None:
+    device, devices = DEVICES[kind], 2**power
+
+    def rate(count: int) -> float:
+        setup = Setup(configure(model), 32 * count, devices=count)
+        return setup.batch / step_of(setup, device, efficiency_of(kind, False), device.network).seconds
+
+    assert rate(2 * devices) <= 2.0001 * rate(devices)  # nor more than twice as fast
+    if 2 * devices <= device.per_machine:
+        assert rate(2 * devices) >= rate(devices)
