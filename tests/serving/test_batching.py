@@ -129,26 +129,27 @@ def test_what_came_too_long_ago_is_given_up_and_told_so() -> None:
 
     async def go() -> list[Any]:
         one = batcher(worker)
-        one.patience = 5.0
+        one.patience, one.refused = 5.0, time.monotonic() - 5.5
         running = asyncio.create_task(submitted(one, "busy"))
         await asyncio.sleep(0.05)
-        one.expect(3)
+        one.expect(4)
         now = time.monotonic()
         items = [
             one.submit("t", "late", now + 60, now - 6),
             one.submit("t", "in time", now + 60, now - 4),
+            one.submit("t", "no other came", now + 60, now - 5.2),
             one.submit("other", "late as well", now + 60, now - 6),
         ]
         found = await asyncio.gather(running, *(item.future for item in items), return_exceptions=True)
         await one.close()
         return found
 
-    _, late, in_time, other = asyncio.run(go())
-    assert in_time == "in timein time"
+    _, late, in_time, alone, other = asyncio.run(go())
+    assert (in_time, alone) == (2 * "in time", 2 * "no other came")
     for refused in (late, other):
         assert isinstance(refused, RefusalError)
         assert (refused.status, refused.reason, refused.retry_after) == (429, "late", 1)
-    assert [contents for _, contents in worker.batches] == [["busy"], ["in time"]]
+    assert [contents for _, contents in worker.batches] == [["busy"], ["in time", "no other came"]]
 
 
 def test_an_item_that_fails_costs_its_own_answer_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,33 @@ def test_answers_of_an_overloaded_server_are_in_time_though_its_model_swings(tin
     bound = QUEUE / (crowd.statuses[200] / taken) + 2 * statistics.mean(swinging[before:])
     assert np.quantile(crowd.latencies, 0.99) <= bound
     assert crowd.statuses[200] >= 0.9 * BATCH * len(swinging[before:])  # batches are full
+
+
+def test_who_was_let_in_is_given_up_only_while_others_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, pause = Loaded.__call__, list[float]()
+
+    def held_up(self: Loaded, task: Any, contents: Sequence[Any]) -> Any:
+        time.sleep(pause.pop() if pause else 0.02)
+        return compute(self, task, contents)
+
+    monkeypatch.setattr(Loaded, "__call__", held_up)
+    with running(tiny, batch_size=2, queue=16, max_pictures=2) as server, ThreadPoolExecutor(48) as pool:
+
+        def ask(number: int) -> int:
+            return server.post(content=picture(number)).status_code
+
+        def late() -> float:
+            found = re.search(r'vitrail_rejects_total{reason="late"} (.+)', server.get("/metrics").text)
+            return 0.0 if found is None else float(found[1])
+
+        for _ in range(4):  # it learns how fast it is
+            assert set(pool.map(ask, range(12))) == {200}
+        pause.append(1.0)
+        assert set(pool.map(ask, range(8))) == {200}  # late, and nobody else wanted to come in
+        assert late() == 0
+        pause.append(1.0)
+        assert set(pool.map(ask, range(48))) == {200, 429}
+        assert late() > 0
 
 
 def test_a_client_that_keeps_its_connection_does_not_wait_for_the_second_half_of_an_answer(server: Running) -> None:

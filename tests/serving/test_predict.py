@@ -254,6 +254,7 @@ def test_metrics_count_pictures_batches_and_refusals(tiny: Path) -> None:
     assert found["vitrail_requests_total", "/v1/predict", "200"] == 1
     assert found["vitrail_requests_total", "/v1/predict", "413"] == 1
     assert found["vitrail_queue_pictures", "tiny"] == 0
+    assert found["vitrail_queue_room_pictures", "tiny"] == 256
 
 
 def test_several_models_answer_under_their_names(tiny: Path, tmp_path: Path) -> None:

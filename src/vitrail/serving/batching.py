@@ -50,7 +50,8 @@ class Batcher:
     """Takes items on the event loop, computes them in its own thread, and answers on the event loop.
 
     A batch starts when it is full, when nothing else is on its way, or `max_wait` seconds after its first item came:
-    a client that is alone never waits. A thread that dies fails its batch with 503, and is started again.
+    a client that is alone never waits. A thread that dies fails its batch with 503, and is started again. What has
+    waited for longer than `patience` while others were refused gets 429.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
-        self.patience = math.inf  # seconds after it came, beyond which an item is given up
+        self.patience = math.inf  # seconds after it came, beyond which an item is late
+        self.refused = -math.inf  # when the last one found no room
         self._coming = 0  # items that are being decoded
         self._closing = False
         self._closed = asyncio.Event()
@@ -150,11 +152,15 @@ class Batcher:
             item = self._waiting.popleft()
             if item.future.done() or item.deadline < now:
                 continue  # nobody waits for it any more
-            (late if now - item.came > self.patience else batch if item.task == task else others).append(item)
+            (late if self._is_late(item, now) else batch if item.task == task else others).append(item)
         self._waiting.extendleft(reversed(others))
         if late:
             self._call(self._give_up, late)
         return batch
+
+    def _is_late(self, item: Item, now: float) -> bool:
+        """Whether to give it up: not if nobody has been refused since it came, so that nobody gains by it."""
+        return now - item.came > self.patience and item.came < self.refused
 
     def _compute(self, batch: list[Item]) -> None:
         if not batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import time
 from collections.abc import Hashable, Iterator
@@ -86,9 +85,9 @@ class Hosted:
         self._stamp = _stamp(source)
         self._reloading = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
-        self._refused = -math.inf  # when the queue was full, the last time
         self._seconds_each = 0.05  # one picture in the model, by the latest batches
         metrics.queue.labels(name).set_function(lambda: self.inside)
+        metrics.room.labels(name).set_function(lambda: self.room)
 
     @classmethod
     def of(cls, name: str, loaded: Loaded, source: Source, settings: Settings, metrics: Metrics) -> Hosted:
@@ -102,22 +101,15 @@ class Hosted:
 
         def observe(task: Hashable, count: int, seconds: float) -> None:
             self._count(task, count, seconds)
-            now = time.monotonic()
             if count == loaded.largest(task):
-                pace.note(task, count, seconds, now)
-            batcher.patience = self._patience(pace, now)
+                pace.note(task, count, seconds, time.monotonic())
+            if self.settings.queue > self.settings.least_queue:
+                batcher.patience = pace.patience(self.settings.queue)
 
         batcher = Batcher(
             loaded, max_wait=self.settings.max_wait, name=self.name, observe=observe, died=self._tell_death
         )
         return Generation(loaded, batcher, pace, version)
-
-    def _patience(self, pace: Pace, now: float) -> float:
-        """Nobody who was let in is given up, unless others have been refused meanwhile."""
-        if self.settings.queue <= self.settings.least_queue:
-            return math.inf
-        seconds = pace.patience(self.settings.queue)
-        return seconds if now - self._refused < seconds else math.inf
 
     def _count(self, task: Hashable, count: int, seconds: float) -> None:
         self._seconds_each += 0.1 * (seconds / count - self._seconds_each)
@@ -137,12 +129,16 @@ class Hosted:
     def healthy(self) -> bool:
         return self.current.batcher.stuck_for < _STUCK
 
+    @property
+    def room(self) -> int:
+        """Pictures that may be inside: the whole queue, or less while the model's speed swings."""
+        return self.current.pace.room(self.settings.queue, self.settings.least_queue, time.monotonic())
+
     def admit(self, pictures: int) -> None:
         """Refuses what the queue has no room for."""
-        waiting, now = self.inside + len(self.arrivals), time.monotonic()
-        room = self.current.pace.room(self.settings.queue, self.settings.least_queue, now)
+        waiting, room = self.inside + len(self.arrivals), self.room
         if waiting + pictures > room:
-            self._refused = now
+            self.current.batcher.refused = time.monotonic()
             seconds = max(1, round(waiting * self._seconds_each + 0.5))
             words = f"the queue is full ({waiting} of {room} pictures wait): try again in {seconds} s"
             raise RefusalError(429, words, reason="queue", retry_after=seconds)

@@ -32,6 +32,7 @@ class Metrics:
         self.queue = Gauge(
             "vitrail_queue_pictures", "Pictures that are decoded, wait or are computed", ["model"], registry=registry
         )
+        self.room = Gauge("vitrail_queue_room_pictures", "Pictures that may be there now", ["model"], registry=registry)
         self.rejects = Counter(
             "vitrail_rejects", "Requests that were refused, by reason", ["reason"], registry=registry
         )

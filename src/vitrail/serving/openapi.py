@@ -49,7 +49,7 @@ WORDS = {
     408: "the request came too slowly",
     413: "too many bytes or pictures",
     415: "an unknown Content-Type or Content-Encoding",
-    429: "the queue is full; Retry-After says when to try again",
+    429: "the queue is full, or the answer would be late; Retry-After says when to try again",
     503: "the model is not there at the moment",
     504: "there was no answer in the time allowed",
 }
