@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vitrail.shipping.export import export
     from vitrail.shipping.export_report import ExportReport
     from vitrail.shipping.push import push
+    from vitrail.speed.bench import bench
     from vitrail.speed.plan import plan
     from vitrail.studies.study import study
     from vitrail.training.recipe import Recipe
@@ -57,6 +58,7 @@ _HOMES = {
     "ViT": "model.vit",
     "ViTConfig": "model.config",
     "VitrailError": "errors",
+    "bench": "speed.bench",
     "check": "checking.check",
     "convert": "conversion",
     "create": "model.zoo",
@@ -98,6 +100,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "VitrailError",
+    "bench",
     "check",
     "convert",
     "create",

@@ -8,6 +8,7 @@ import sys
 from cyclopts import App, CycloptsError
 
 import vitrail
+from vitrail.commands.bench import bench
 from vitrail.commands.check import check
 from vitrail.commands.convert import convert
 from vitrail.commands.evaluate import evaluate
@@ -58,6 +59,7 @@ for command in (
     push,
     models,
     serve,
+    bench,
     plan,
 ):
     app.command(command)

@@ -1,0 +1,221 @@
+"""`vitrail.bench`: inference and training of models, beside the peers that are installed, in one run.
+
+Each contender is a process of its own. All of one case take turns, round after round, so that a drift of the machine
+meets all; a large matrix product has its turn in each round too, and is the ceiling of that case. Contenders hold the
+same weights and are given the same pictures, and what they answer is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from vitrail.classifier import Classifier
+from vitrail.errors import VitrailError
+from vitrail.model.config import ResNetConfig
+from vitrail.model.devices import choose_device
+from vitrail.model.walk import flops
+from vitrail.model.zoo import Config, configure, create, find
+from vitrail.speed.bench_process import Contender, ContenderError
+from vitrail.speed.bench_results import Bench, Measurement, about
+from vitrail.speed.peers import LOSS_TOLERANCE, OURS, TOLERANCE, BenchPrecision, Case, Mode, Row, Way, chosen_peers
+
+Say = Callable[[str], None]
+
+
+def bench(
+    *models: str | os.PathLike[str],
+    batch_sizes: Sequence[int] | None = None,
+    precisions: Sequence[BenchPrecision] | None = None,
+    modes: Sequence[Mode] = ("infer", "train"),
+    ways: Sequence[Way] | None = None,
+    peers: Sequence[str] | None = None,
+    img_size: int | None = None,
+    device: str | None = None,
+    rounds: int = 5,
+    seconds: float = 1.0,
+    out: str | os.PathLike[str] | None = None,
+    say: Say = lambda line: None,
+) -> Bench:
+    """Measures `models` (any MODEL; by default vit_ti16) in every mode, batch size and precision, ours and the peers'.
+
+    By default on a GPU: batches of 1 and 128, bf16, eager and compiled; on a CPU: 1 and 8, fp32, eager. Each of
+    `rounds` gives a contender about so many `seconds`. `out` is the folder of bench.json and bench.png.
+    """
+    where = choose_device(device)
+    on_gpu = where.type == "cuda"
+    sizes = list(batch_sizes if batch_sizes is not None else (1, 128) if on_gpu else (1, 8))
+    numbers: Sequence[BenchPrecision] = precisions or (("bf16",) if on_gpu else ("fp32",))
+    chosen: Sequence[Way] = ways or (("eager", "compiled") if on_gpu else ("eager",))
+    _check(sizes, rounds, seconds, chosen, on_gpu)
+    beside = chosen_peers(None if peers is None else list(peers))
+    measurements: list[Measurement] = []
+    with tempfile.TemporaryDirectory() as kept:
+        for number, given in enumerate(models or ("vit_ti16",)):
+            name, config = _saved(given, img_size, Path(kept) / str(number))
+            cases = [Case(name, mode, batch, p) for mode in modes for p in numbers for batch in sizes]
+            with ExitStack() as stack:
+                ceiling = stack.enter_context(Contender("matrix product", "eager"))
+                crowd = [stack.enter_context(Contender(who, way)) for who in (OURS, *beside) for way in chosen]
+                arena = _Arena(Path(kept) / str(number), config, str(where), rounds, seconds, say)
+                measurements += [arena.measure(case, ceiling, crowd) for case in cases]
+    result = Bench(about(where), tuple(measurements))
+    if out is not None:
+        result.write(Path(out))
+    return result
+
+
+class _Arena:
+    """Where the contenders of one model meet."""
+
+    def __init__(self, folder: Path, config: Config, device: str, rounds: int, seconds: float, say: Say) -> None:
+        self.folder, self.config, self.device = folder, config, device
+        self.rounds, self.seconds, self.say = rounds, seconds, say
+        self.wanted: torch.Tensor | None = None
+
+    def measure(self, case: Case, ceiling: Contender, crowd: Sequence[Contender]) -> Measurement:
+        """All contenders of one case, in turns."""
+        self.say(f"{case}: preparing")
+        rows: dict[tuple[str, str], Row] = {}
+        facts: dict[tuple[str, str], dict[str, Any]] = {}
+        for one in crowd:
+            try:
+                facts[one.name, one.way] = self._prepare(case, one)
+            except ContenderError as error:
+                rows[one.name, one.way] = Row(one.name, one.way, error=_brief(str(error)))
+                one.end()  # the next case begins with a fresh process
+        ready = [one for one in crowd if (one.name, one.way) in facts]
+        times, rate = self._rounds(case, ceiling, ready)
+        work = flops(self.config) * (3 if case.mode == "train" else 1)
+        for one in ready:
+            key = one.name, one.way
+            if isinstance(times[key], str):
+                rows[key] = Row(one.name, one.way, error=_brief(str(times[key])))
+                continue
+            rates = sorted(case.batch / spent for spent in times[key])
+            low, middle, high = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
+            difference, same, note = self._compared(case, facts, key)
+            rows[key] = Row(
+                one.name,
+                one.way,
+                pictures_per_s=middle,
+                low=low,
+                high=high,
+                of_ceiling=middle * work / rate,
+                memory=facts[key]["memory"],
+                difference=difference,
+                same=same,
+                note=note,
+            )
+        order = [(one.name, one.way) for one in crowd]
+        return Measurement(case, rate, flops(self.config), tuple(rows[key] for key in order))
+
+    def _prepare(self, case: Case, one: Contender) -> dict[str, Any]:
+        if case.mode == "infer" and self.wanted is None:
+            if one.name != OURS:
+                raise ContenderError("there is nothing to compare with")
+            whole = self._ask(one, Case(case.model, "infer", 4, "fp32"), way="eager")
+            self.wanted = torch.tensor(whole["logits"])
+        return self._ask(one, case, way=one.way)
+
+    def _ask(self, one: Contender, case: Case, way: str) -> dict[str, Any]:
+        if case.mode == "train" and case.precision == "fp16" and self.device == "cpu":
+            raise ContenderError("training in fp16 needs a GPU")
+        return one.ask(
+            "prepare",
+            folder=str(self.folder),
+            contender=one.name,
+            way=way,
+            mode=case.mode,
+            batch=case.batch,
+            precision=case.precision,
+            device=self.device,
+        )
+
+    def _rounds(
+        self, case: Case, ceiling: Contender, ready: Sequence[Contender]
+    ) -> tuple[dict[tuple[str, str], Any], float]:
+        """Seconds of a run in each round, or what went wrong; and the rate of the matrix product."""
+        times: dict[tuple[str, str], Any] = {(one.name, one.way): [] for one in ready}
+        rates = []
+        for number in range(self.rounds):
+            self.say(f"{case}: round {number + 1} of {self.rounds}")
+            rates.append(
+                ceiling.ask("product", precision=case.precision, device=self.device, seconds=self.seconds)["flops"]
+            )
+            for one in ready if number % 2 == 0 else reversed(ready):
+                key = one.name, one.way
+                if isinstance(times[key], str):
+                    continue
+                try:
+                    times[key].append(one.ask("turn", seconds=self.seconds)["seconds"])
+                except ContenderError as error:
+                    times[key] = str(error)
+        return times, statistics.median(rates)
+
+    def _compared(
+        self, case: Case, facts: dict[tuple[str, str], dict[str, Any]], key: tuple[str, str]
+    ) -> tuple[float | None, bool | None, str]:
+        """How far its answers are from the reference, whether that is near enough, and what must be known of it."""
+        found = facts[key]
+        if case.mode == "infer":
+            note = ""
+            if found["logits"] is not None:
+                assert self.wanted is not None
+                logits = torch.tensor(found["logits"])
+                away = float((logits - self.wanted[: len(logits)]).abs().max() / self.wanted.std())
+            else:
+                away, note = found["difference"], "own architecture; compared with ours holding its weights"
+            return away, away <= TOLERANCE[case.precision], note
+        first = next((facts[k] for k in facts if k[0] == OURS), None)
+        if key[0] == "vit-pytorch" or first is None:
+            return None, None, "own architecture"
+        away = abs(found["loss"] / first["loss"] - 1)
+        return away, away <= LOSS_TOLERANCE[case.precision], ""
+
+
+def _saved(given: str | os.PathLike[str], img_size: int | None, folder: Path) -> tuple[str, Config]:
+    """A model's name and configuration; its weights lie in the folder, for all contenders."""
+    changes: dict[str, Any] = {} if img_size is None else {"img_size": img_size}
+    name = os.fspath(given)
+    if name.startswith("hf:") or Path(name).exists():
+        model = Classifier.load(name, **changes).model
+    else:
+        row = find(name)
+        name = row.name
+        torch.manual_seed(0)
+        model = create(configure(row.config, **changes, zero_head=False))
+    config = model.config
+    if not config.num_classes:
+        raise VitrailError(f"{name} has no head, so there are no logits to compare: choose a model with classes")
+    folder.mkdir()
+    save_file({key: tensor.detach().contiguous().clone() for key, tensor in model.state_dict().items()},
+              folder / "model.safetensors")  # fmt: skip
+    kind = "resnet" if isinstance(config, ResNetConfig) else "vit"
+    (folder / "config.json").write_text(json.dumps({"kind": kind, "config": config.to_json()}), encoding="utf-8")
+    return name, config
+
+
+def _check(sizes: Sequence[int], rounds: int, seconds: float, ways: Sequence[str], on_gpu: bool) -> None:
+    wrong = [
+        (not sizes or any(size < 1 for size in sizes), "--batch-sizes must be at least 1"),
+        (rounds < 1, f"--rounds must be at least 1, not {rounds}"),
+        (seconds <= 0, f"--seconds must be above 0, not {seconds:g}"),
+        ("graphs" in ways and not on_gpu, "--ways graphs are CUDA graphs, which need a GPU: leave them out"),
+    ]
+    for is_so, words in wrong:
+        if is_so:
+            raise VitrailError(words)
+
+
+def _brief(words: str) -> str:
+    return words.removeprefix("WeightsError: ")

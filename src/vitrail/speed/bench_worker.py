@@ -1,0 +1,223 @@
+"""The process of one contender: it is told what to prepare, and takes its turns when it is told.
+
+    python -m vitrail.speed.bench_worker
+
+Requests and answers are lines of JSON on standard input and output. What libraries print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.speed.contenders import build
+from vitrail.speed.measuring import matrix_rate
+from vitrail.speed.stepping import synchronise
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+COMPARED = 4  # pictures, of which larger batches are made
+FIRST_STEPS = 3  # of training, after which losses are compared
+WARM = 2  # further runs before the clock
+
+
+class Worker:
+    """Holds what is being measured."""
+
+    def __init__(self) -> None:
+        self.step: Callable[[], Any] | None = None
+        self.device = torch.device("cpu")
+        self.base = _status("VmRSS") or 0  # what the libraries take
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        what = request.pop("do")
+        handlers = {"prepare": self.prepare, "turn": self.turn, "forget": self.forget, "product": self.product}
+        return handlers[what](**request)
+
+    def prepare(
+        self, folder: str, contender: str, way: str, mode: str, batch: int, precision: str, device: str
+    ) -> dict[str, Any]:
+        """Builds, compiles, warms up; says what came out and how much memory a step took."""
+        self.forget()
+        self._move(device)
+        content = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        kind = ResNetConfig if content["kind"] == "resnet" else ViTConfig
+        config = kind.from_json(content["config"])
+        model, twin = build(contender, config, load_file(Path(folder) / "model.safetensors"))
+        model = model.to(self.device)
+        pictures = _pictures(config, batch).to(self.device)
+        labels = torch.arange(batch, device=self.device) % config.num_classes
+        _reset_peak(self.device)
+        found: dict[str, Any] = {}
+        if mode == "infer":
+            self.step = _inference(model, pictures, precision, way)
+            logits = self.step()[:COMPARED].float().cpu()
+            found["logits"] = logits.tolist() if twin is None else None
+            if twin is not None:
+                with torch.inference_mode():
+                    wanted = twin.eval()(_pictures(config, min(batch, COMPARED)))
+                found["difference"] = float((logits - wanted).abs().max() / wanted.std())
+        else:
+            step = _training(model, pictures, labels, precision, way)
+            self.step = step
+            for _ in range(FIRST_STEPS):
+                loss = step()
+            found["loss"] = float(loss)
+        for _ in range(WARM):
+            self.step()
+        synchronise(self.device)
+        found["memory"] = _peak(self.device, self.base)
+        self._release()
+        return found
+
+    def turn(self, seconds: float) -> dict[str, Any]:
+        """Runs for about so long; the seconds of one run."""
+        assert self.step is not None
+        self.step()  # memory is fetched anew after others had their turn
+        synchronise(self.device)
+        runs, start = 0, time.perf_counter()
+        chunk = 1
+        while True:
+            for _ in range(chunk):
+                self.step()
+            synchronise(self.device)
+            runs += chunk
+            spent = time.perf_counter() - start
+            if spent >= seconds:
+                break
+            chunk = max(1, min(100, int(runs * (seconds - spent) / spent)))
+        self._release()
+        return {"seconds": spent / runs, "runs": runs}
+
+    def product(self, precision: str, device: str, seconds: float) -> dict[str, Any]:
+        """FLOP/s of a large matrix product."""
+        self._move(device)
+        rate = matrix_rate(self.device, precision, seconds)
+        self._release()
+        return {"flops": rate}
+
+    def forget(self) -> dict[str, Any]:
+        self.step = None
+        torch.compiler.reset()
+        self._release()
+        return {}
+
+    def _move(self, device: str) -> None:
+        self.device = torch.device(device)
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32, for all
+
+    def _release(self) -> None:
+        """What others need while it is their turn."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        elif self.step is None and sys.platform == "linux":
+            with contextlib.suppress(OSError, AttributeError):  # glibc alone has it
+                ctypes.CDLL(None).malloc_trim(0)
+
+
+def _pictures(config: ViTConfig | ResNetConfig, batch: int) -> Tensor:
+    """The same for all: a few random pictures, again and again."""
+    shape = (COMPARED, config.in_chans, *config.img_size)
+    some = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return some[torch.arange(batch) % COMPARED]
+
+
+def _compiled(model: nn.Module, way: str) -> Any:
+    if way == "eager":
+        return model
+    return torch.compile(model, dynamic=False, **({"mode": "reduce-overhead"} if way == "graphs" else {}))
+
+
+def _inference(model: nn.Module, pictures: Tensor, precision: str, way: str) -> Callable[[], Tensor]:
+    """Weights and pictures in these numbers, as one serves a model."""
+    model = model.eval().to(DTYPES[precision])
+    run, given = _compiled(model, way), pictures.to(DTYPES[precision])
+
+    def forward() -> Tensor:
+        with torch.inference_mode():
+            return run(given)
+
+    return forward
+
+
+def _training(model: nn.Module, pictures: Tensor, labels: Tensor, precision: str, way: str) -> Callable[[], Tensor]:
+    """Forward, cross-entropy, backward, AdamW; weights in float32, autocast around."""
+    run = _compiled(model.train(), way)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=True)
+    scaler = torch.amp.GradScaler(pictures.device.type) if precision == "fp16" else None
+    amp: Any = contextlib.nullcontext()
+    if precision != "fp32":
+        amp = torch.autocast(pictures.device.type, DTYPES[precision])
+
+    def step() -> Tensor:
+        with amp:
+            loss = F.cross_entropy(run(pictures).float(), labels)
+        if scaler is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        else:
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimiser)
+            scaler.update()
+        optimiser.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):  # Linux alone has it
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _peak(device: torch.device, base: int) -> int | None:
+    """Bytes: of a GPU's allocator; of a process, what it had beyond its libraries."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    high = _status("VmHWM")
+    return None if high is None or not base else max(0, high - base)
+
+
+def _status(key: str) -> int | None:
+    try:
+        found = re.search(rf"^{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+def main() -> None:
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    worker = Worker()
+    for line in sys.stdin:
+        try:
+            found = worker.answer(json.loads(line))
+        except Exception as error:  # whatever a peer raises: it is said, and the next case may work
+            worker.forget()
+            found = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        out.write(json.dumps(found) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()
