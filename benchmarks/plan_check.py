@@ -29,8 +29,8 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.zoo import configure
 from vitrail.speed.efficiency import Efficiency, efficiency_of, fit, write_table
 from vitrail.speed.hardware import DEVICES, GIB, Device, find_device
-from vitrail.speed.measuring import matrix_rate, memory_rate
 from vitrail.speed.memory import Setup, memory_of
+from vitrail.speed.rates import matrix_rate, memory_rate
 from vitrail.speed.stepping import stepper
 from vitrail.speed.timing import work_of
 

@@ -78,6 +78,7 @@ def test_the_paper_s_models_at_their_own_size() -> None:
         assert predicted(config, 1, "bf16") == pytest.approx(saved_bytes(config, 1, "bf16"), rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "precision"), [("plain", "bf16"), ("mean", "fp32"), ("dropout", "bf16")])
 def test_a_compiled_model_saves_about_as_much(kind: str, precision: str) -> None:
     torch.compiler.reset()

@@ -85,7 +85,8 @@ def test_any_model_can_be_planned(tmp_path: Path) -> None:
     assert vitrail.plan("r50", batch_size=8).memory.peak > 0
 
 
-def test_real_steps_are_measured(tmp_path: Path) -> None:
+def test_real_steps_are_measured(monkeypatch) -> None:
+    monkeypatch.setattr("vitrail.speed.measuring.BUDGET", 0.05)
     config = vitrail.ViTConfig(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2, num_classes=3)
     made = vitrail.plan(config, batch_size=64, accumulate=2, ema=True, measure=True, device="cpu", pictures=640)
     assert made.setup.precision == "fp32"  # as training would have it here

@@ -92,7 +92,6 @@ class _Arena:
                 facts[one.name, one.way] = self._prepare(case, one)
             except ContenderError as error:
                 rows[one.name, one.way] = Row(one.name, one.way, error=_brief(str(error)))
-                one.end()  # the next case begins with a fresh process
         ready = [one for one in crowd if (one.name, one.way) in facts]
         times, rate = self._rounds(case, ceiling, ready)
         work = flops(self.config) * (3 if case.mode == "train" else 1)

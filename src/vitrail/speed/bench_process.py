@@ -13,6 +13,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+from vitrail.speed.peers import Way
+
 PATIENCE = 1200.0  # seconds for one answer: large models compile for minutes
 
 
@@ -23,7 +25,7 @@ class ContenderError(Exception):
 class Contender:
     """A process that is started when it is first asked, and anew after it failed."""
 
-    def __init__(self, name: str, way: str) -> None:
+    def __init__(self, name: str, way: Way) -> None:
         self.name, self.way = name, way
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
@@ -45,7 +47,9 @@ class Contender:
             process.stdin.write((json.dumps({"do": what, **details}) + "\n").encode())
             process.stdin.flush()
         except OSError as error:
-            raise ContenderError(self._last_words()) from error
+            words = self._last_words()
+            self.end()
+            raise ContenderError(words) from error
         found: dict[str, Any] = json.loads(self._line(process))
         if "error" in found:
             raise ContenderError(found["error"])

@@ -60,8 +60,7 @@ class Bench:
         lines = [head]
         for one in self.measurements:
             lines.append([f"{one.case} (ceiling {one.ceiling / 1e12:,.3g} TFLOP/s)", *[""] * 6])
-            for row in sorted(one.rows, key=lambda row: -(row.pictures_per_s or 0)):
-                lines.append(_line(row))
+            lines += [_line(row) for row in sorted(one.rows, key=lambda row: -(row.pictures_per_s or 0))]
         return lines
 
 
@@ -69,13 +68,13 @@ def _line(row: Row) -> list[str]:
     name = f"  {row.contender}, {row.way}"
     if row.pictures_per_s is None:
         return [name, "-", "", "", "", "", row.error]
-    assert row.low is not None and row.high is not None and row.of_ceiling is not None
+    low, high, part = row.low or 0, row.high or 0, row.of_ceiling or 0
     digits = 1 if row.pictures_per_s < 100 else 0
     return [
         name,
         f"{row.pictures_per_s:,.{digits}f}",
-        f"[{row.low:,.{digits}f}, {row.high:,.{digits}f}]",
-        f"{row.of_ceiling:.0%}",
+        f"[{low:,.{digits}f}, {high:,.{digits}f}]",
+        f"{part:.0%}",
         "-" if row.memory is None else f"{row.memory / 2**30:.2f}",
         "-" if row.difference is None else f"{row.difference:.1e}",
         ("OTHER OUTPUTS " if row.same is False else "") + row.note,

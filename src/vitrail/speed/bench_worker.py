@@ -26,8 +26,7 @@ from torch.nn import functional as F
 
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.speed.contenders import build
-from vitrail.speed.measuring import matrix_rate
-from vitrail.speed.stepping import synchronise
+from vitrail.speed.rates import matrix_rate, synchronise
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 COMPARED = 4  # pictures, of which larger batches are made
@@ -45,7 +44,12 @@ class Worker:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         what = request.pop("do")
-        handlers = {"prepare": self.prepare, "turn": self.turn, "forget": self.forget, "product": self.product}
+        handlers: dict[str, Callable[..., dict[str, Any]]] = {
+            "prepare": self.prepare,
+            "turn": self.turn,
+            "forget": self.forget,
+            "product": self.product,
+        }
         return handlers[what](**request)
 
     def prepare(
@@ -112,7 +116,8 @@ class Worker:
 
     def forget(self) -> dict[str, Any]:
         self.step = None
-        torch.compiler.reset()
+        if "torch._dynamo" in sys.modules:  # to load it takes seconds, and there is nothing to forget
+            torch.compiler.reset()
         self._release()
         return {}
 
@@ -141,7 +146,7 @@ def _pictures(config: ViTConfig | ResNetConfig, batch: int) -> Tensor:
 def _compiled(model: nn.Module, way: str) -> Any:
     if way == "eager":
         return model
-    return torch.compile(model, dynamic=False, **({"mode": "reduce-overhead"} if way == "graphs" else {}))
+    return torch.compile(model, dynamic=False, mode="reduce-overhead" if way == "graphs" else None)
 
 
 def _inference(model: nn.Module, pictures: Tensor, precision: str, way: str) -> Callable[[], Tensor]:

@@ -93,7 +93,7 @@ def _transformers(config: Config, state: State) -> nn.Module:
 
 def _vit_pytorch(config: Config, state: State) -> tuple[nn.Module, nn.Module]:
     """Its patches have norms and its queries no bias: the nearest model that it has, with weights of its own."""
-    import vit_pytorch
+    import vit_pytorch  # type: ignore[import-untyped]
 
     try:
         to_torchvision.write(config, state)
@@ -110,7 +110,11 @@ def _vit_pytorch(config: Config, state: State) -> tuple[nn.Module, nn.Module]:
         mlp_dim=config.mlp_dim,
         dim_head=config.key_dim,
     )
-    known = {"img_size": config.img_size, "num_heads": config.num_heads, "patch_size": config.patch_size}
+    known: dict[str, Any] = {
+        "img_size": config.img_size,
+        "num_heads": config.num_heads,
+        "patch_size": config.patch_size,
+    }
     return model, lucidrains.read(dict(model.state_dict()), **known).build()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,10 +11,11 @@ from vitrail.errors import VitrailError
 from vitrail.model.devices import choose_device
 from vitrail.speed.hardware import DEVICES, GIB, Device
 from vitrail.speed.memory import Setup
-from vitrail.speed.stepping import stepper, synchronise
+from vitrail.speed.rates import matrix_rate, memory_rate
+from vitrail.speed.stepping import stepper
 
 SLOW_BATCH = 8  # pictures of the longer of two steps on a processor
-BUDGET = 2.0  # seconds of steps of each size
+BUDGET = 2.0  # seconds of steps of each size, and of the machine's rates
 
 
 @dataclass(frozen=True)
@@ -58,42 +57,11 @@ def measure_here(setup: Setup, *, compiled: bool, device: str | None) -> tuple[M
             memory = torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None
     except torch.OutOfMemoryError as error:
         raise VitrailError(f"{large} pictures at once do not fit into {where}: give a smaller --batch-size") from error
-    rate = matrix_rate(where, setup.precision)
-    bandwidth = memory_rate(where)
+    rate = matrix_rate(where, setup.precision, BUDGET / 2)
+    bandwidth = memory_rate(where, BUDGET / 4)
     row = _row(where, rate, bandwidth)
     measured = Measured(row.title, rate / 1e12, bandwidth / 1e12, (small, large), (found[0], found[1]), memory)
     return measured, row
-
-
-def matrix_rate(device: torch.device, precision: str, seconds: float = 1.0) -> float:
-    """FLOP/s of a large square matrix product."""
-    side = 8192 if device.type == "cuda" else 2048
-    dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
-    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    return 2 * side**3 / _quickest(lambda: a @ b, device, seconds)
-
-
-def memory_rate(device: torch.device, seconds: float = 0.5) -> float:
-    """Bytes/s of a copy, which reads and writes."""
-    count = (2**28 if device.type == "cuda" else 2**25) // 4
-    a, b = torch.ones(count, device=device), torch.empty(count, device=device)
-    return 2 * 4 * count / _quickest(lambda: b.copy_(a), device, seconds)
-
-
-def _quickest(work: Callable[[], object], device: torch.device, seconds: float) -> float:
-    """Of some runs, several at a time on a GPU."""
-    times, best = 10 if device.type == "cuda" else 1, float("inf")
-    for _ in range(2):
-        work()
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or best == float("inf"):
-        synchronise(device)
-        start = time.perf_counter()
-        for _ in range(times):
-            work()
-        synchronise(device)
-        best = min(best, (time.perf_counter() - start) / times)
-    return best
 
 
 def _row(device: torch.device, rate: float, bandwidth: float) -> Device:

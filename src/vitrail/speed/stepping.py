@@ -20,6 +20,7 @@ from vitrail.model.vit import ViT
 from vitrail.model.zoo import create
 from vitrail.pictures import Preprocessing
 from vitrail.speed.memory import Setup
+from vitrail.speed.rates import synchronise
 from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.compiling import compile_or_say_why
 from vitrail.training.ema import Ema
@@ -59,13 +60,6 @@ class Stepper:
             synchronise(self.batch.pixels.device)
             times.append(time.perf_counter() - start)
         return statistics.median(times)
-
-
-def synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 @contextmanager

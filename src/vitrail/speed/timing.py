@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from vitrail.model.config import ResNetConfig
 from vitrail.model.walk import flops, parameters, walk
-from vitrail.speed.activations import kept, size_of
+from vitrail.speed.activations import FULL, kept, size_of
 from vitrail.speed.efficiency import Efficiency, Work
 from vitrail.speed.hardware import Device
-from vitrail.speed.memory import FULL, STATE, Setup
+from vitrail.speed.memory import STATE, Setup
 
 OVERLAP = 0.9  # the part of the exchange that computation can hide
 BACKWARD = 2 / 3  # of the time of a step's computation
