@@ -1,6 +1,7 @@
 """What a fresh model is filled with: the statistics that the paper's, DeiT's and PyTorch's initialisations promise."""
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.model import ViT, ViTConfig
+from vitrail.model.attention import keep_weights
 
 SMALL: dict[str, Any] = {"img_size": 64, "embed_dim": 96, "depth": 2, "num_heads": 3, "num_classes": 100}
 
@@ -143,3 +145,19 @@ def test_layer_scale_starts_at_its_value_and_relative_biases_start_small() -> No
         assert (block.ls1.gamma == 1e-5).all()
         assert (block.ls2.gamma == 1e-5).all()
         assert block.attn.rel_pos.relative_position_bias_table.std() == pytest.approx(0.02, rel=0.1)
+
+
+@torch.no_grad()
+def test_heads_that_begin_local_look_at_their_neighbours_and_farther_in_the_upper_blocks() -> None:
+    """Blind to what patches hold, a patch in the middle looks most at the one that its head was given."""
+    rope = {"rope": True, "qk_norm": True, "norm": "rms", "class_token": False, "pool": "mean"}
+    model = fresh(img_size=144, embed_dim=256, num_heads=8, init="local", **rope)
+    seen: dict[int, Tensor] = {}
+    for block in model.blocks:
+        block.attn.qkv.weight.zero_()
+    model(torch.randn(1, 3, 144, 144), watch={block: partial(keep_weights, seen, block) for block in (0, 1)})
+    around = {(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)} - {(0, 0)}
+    for block, distance in ((0, 1), (1, 2)):
+        peaks = {(int(at) // 9 - 4, int(at) % 9 - 4) for at in seen[block][0, :, 4 * 9 + 4].argmax(-1)}
+        assert peaks == {(distance * y, distance * x) for y, x in around}
+    assert not model.blocks[0].attn.proj.weight.any()  # and every block begins as the identity

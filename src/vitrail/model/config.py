@@ -117,7 +117,7 @@ class ViTConfig(JsonFields):
     drop_path: float | tuple[float, ...] = 0.0  # a number grows linearly from 0 with depth; or one per block
 
     # initialisation
-    init: Literal["paper", "identity", "trunc_normal", "plain"] = "paper"
+    init: Literal["paper", "identity", "local", "trunc_normal", "plain"] = "paper"
     zero_head: bool = True
     head_bias: float | Literal["prior"] = 0.0  # "prior": -log(num_classes)
 
@@ -194,6 +194,8 @@ class ViTConfig(JsonFields):
             raise ConfigError("distilled=True needs the class token: set class_token=True")
         if self.rope and self.key_dim % 4:
             raise ConfigError(f"rope needs a head_dim that is a multiple of 4; it is {self.key_dim}")
+        if self.init == "local" and not (self.rope and self.qkv_bias):
+            raise ConfigError("init='local' tells heads by rotations where to look: set rope=True and qkv_bias=True")
         if self.positions == "sincos_2d" and (self.embed_dim % 4 or self.embed_dim < 8):
             raise ConfigError(f"sincos_2d needs an embed_dim that is a multiple of 4, 8 or more, not {self.embed_dim}")
         if self.positions in ("learned_2d", "sincos_1d") and self.embed_dim % 2:

@@ -39,14 +39,18 @@ def fixed_table(config: ViTConfig, grid: Pair) -> Tensor:
     return F.pad(table, (0, 0, config.num_positioned, 0))[None]
 
 
+def frequencies(head_dim: int, theta: float, device: torch.device) -> Tensor:
+    """Radians by which each pair of channels of one axis turns from one patch to the next: (head_dim / 4,)."""
+    return theta ** -(torch.arange(head_dim // 4, dtype=torch.float32, device=device) / (head_dim // 4))
+
+
 def rotations(grid: Pair, head_dim: int, theta: float, num_prefix: int, device: torch.device) -> Tensor:
     """Axial RoPE: cosines and sines of the angle by which each pair of channels turns: (2, tokens, head_dim / 2).
 
     A quarter of the channels turns with the column, a quarter with the row. Tokens before the patches do not turn.
     """
     y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float32, device=device) for n in grid), indexing="ij")
-    bands = torch.arange(head_dim // 4, dtype=torch.float32, device=device) / (head_dim // 4)
-    frequency = theta**-bands
+    frequency = frequencies(head_dim, theta, device)
     angle = torch.cat([x.flatten()[:, None] * frequency, y.flatten()[:, None] * frequency], dim=-1)
     angle = F.pad(angle, (0, 0, num_prefix, 0))
     return torch.stack([angle.cos(), angle.sin()])

@@ -19,6 +19,7 @@ from vitrail.training.ema import Ema
 from vitrail.training.feeding import Feeding
 from vitrail.training.groups import parameter_groups
 from vitrail.training.loop import Trainer
+from vitrail.training.muon import Muon
 from vitrail.training.objective import Objective
 from vitrail.training.optimisers import make_optimiser
 from vitrail.training.parallel import World
@@ -79,6 +80,10 @@ def make_trainer(
         ema=Ema(model, recipe.ema) if recipe.ema > 0 else None,
         accumulate=recipe.accumulate,
     )
+    if recipe.compile and reason is None and world.device.type == "cuda" and not sharded:
+        for part in (trainer.optimiser, trainer.ema):
+            if isinstance(part, Muon | Ema):
+                part.compile()
     return trainer, reason
 
 

@@ -17,6 +17,7 @@ class Ema:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
+        self._take = _take
         self._model, self._slots = model, _slots(model)
         tensors = {name: getattr(module, key).detach() for name, (module, key) in self._slots.items()}
         self._shadow = {
@@ -24,6 +25,10 @@ class Ema:
         }
         self._averaged = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
         self._copied = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
+
+    def compile(self) -> None:
+        """From now on torch's compiler makes one pass of the three over the weights."""
+        self._take = torch.compile(_take, dynamic=False)
 
     def decay_at(self, step: int) -> float:
         """Young averages forget faster, so that the first weights do not linger."""
@@ -36,10 +41,7 @@ class Ema:
     @torch.no_grad()
     def update(self, model: nn.Module, ok: Tensor, weight: float | Tensor) -> None:
         """After a step: takes this part of the new weights. Nothing changes where `ok` is false."""
-        means, tensors = self._pairs(model, self._averaged)
-        moves = torch._foreach_sub(tensors, means)
-        torch._foreach_mul_(moves, torch.where(ok, weight, 0.0))
-        torch._foreach_add_(means, moves)
+        self._take(*self._pairs(model, self._averaged), ok, weight)
         for shadow, tensor in zip(*self._pairs(model, self._copied), strict=True):
             shadow.copy_(torch.where(ok, tensor, shadow))
 
@@ -81,6 +83,12 @@ class Ema:
         slots = [self._slots[name] for name in names]
         tensors: list[Tensor] = [getattr(module, key) for module, key in slots]
         return local([self._shadow[name] for name in names]), local(tensors)
+
+
+def _take(means: list[Tensor], tensors: list[Tensor], ok: Tensor, weight: float | Tensor) -> None:
+    moves = torch._foreach_sub(tensors, means)
+    torch._foreach_mul_(moves, torch.where(ok, weight, 0.0))
+    torch._foreach_add_(means, moves)
 
 
 def _slots(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,11 +54,14 @@ class Muon(torch.optim.Optimizer):
     factor: float | Tensor = 1.0  # of all learning rates in this step
     grad_scale: Tensor | None = None
 
+    _update: Callable[..., None]
+
     def __init__(
         self, groups: list[dict[str, Any]], lr: float, momentum: float, betas: tuple[float, float], eps: float
     ) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0, "kind": "matrix", "parts": 1})
         self.momentum = momentum
+        self._update = _update
         rest = [group for group in self.param_groups if group["kind"] == "rest"]
         on_cuda = any(parameter.is_cuda for group in rest for parameter in group["params"])
         self._rest = torch.optim.AdamW(rest, lr, betas, eps, fused=True, capturable=on_cuda) if rest else None
@@ -69,54 +72,21 @@ class Muon(torch.optim.Optimizer):
     def _matrices(self) -> list[dict[str, Any]]:
         return [group for group in self.param_groups if group["kind"] == "matrix"]
 
+    def compile(self) -> None:
+        """From now on the passes over the matrices are fused by torch's compiler: the same but for the last bits."""
+        self._update = torch.compile(_update, dynamic=False)
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         matrices, rates, decays = learning(self._matrices())
         if matrices:
-            moves = self._moves(matrices, rates)
-            weights = local(matrices)
-            torch._foreach_add_(moves, torch._foreach_mul(weights, decays))
-            torch._foreach_mul_(moves, unless_bad(self.factor, 0.0, self.found_inf))
-            torch._foreach_add_(weights, moves)
+            gradients = local([one.grad for one in matrices if one.grad is not None])
+            means = local([self.state[one]["momentum_buffer"] for one in matrices])
+            number = {one: group["parts"] for group in self._matrices() for one in group["params"]}
+            parts = [number[one] for one in matrices]
+            numbers = (parts, rates, decays, self.momentum, self.factor)
+            self._update(matrices, gradients, means, *numbers, self.found_inf)
         self._step_rest()
-
-    def _moves(self, matrices: list[Tensor], rates: list[float]) -> list[Tensor]:
-        """What is added to each matrix: of each part the orthogonal one, times its learning rate."""
-        number = {one: group["parts"] for group in self._matrices() for one in group["params"]}
-        whole = self._gather(matrices, self._momenta(matrices))
-        parts = [direction.chunk(number[one]) for one, direction in zip(matrices, whole, strict=True)]
-        pieces = orthogonalise([piece for several in parts for piece in several])
-        shapes = [several[0].shape for several in parts]
-        factors = [-rate * max(1.0, rows / columns) ** 0.5 for rate, (rows, columns) in zip(rates, shapes, strict=True)]
-        moves, start = [], 0
-        for one, several in zip(matrices, parts, strict=True):
-            found, start = pieces[start : start + len(several)], start + len(several)
-            moves.append(_like(one, found[0] if len(found) == 1 else torch.cat(found)))
-        torch._foreach_mul_(moves, factors)
-        return moves
-
-    def _momenta(self, matrices: list[Tensor]) -> list[Tensor]:
-        """Nesterov's: the gradient and the running mean of gradients, after the mean has moved."""
-        gradients = local([one.grad for one in matrices if one.grad is not None])
-        means = local([self.state[one]["momentum_buffer"] for one in matrices])
-        clear_bad(gradients, self.found_inf)
-        torch._foreach_mul_(means, unless_bad(self.momentum, 1.0, self.found_inf))
-        torch._foreach_add_(means, gradients, alpha=1 - self.momentum)
-        ahead = torch._foreach_mul(means, self.momentum)
-        torch._foreach_add_(ahead, gradients, alpha=1 - self.momentum)
-        return list(ahead)
-
-    @staticmethod
-    def _gather(matrices: list[Tensor], shards: list[Tensor]) -> list[Tensor]:
-        """Whole matrices: a shard alone cannot be made orthogonal."""
-        whole = []
-        for parameter, shard in zip(matrices, shards, strict=True):
-            if isinstance(parameter, DTensor):
-                mesh, placements = parameter.device_mesh, parameter.placements
-                shape, stride = parameter.shape, parameter.stride()
-                shard = DTensor.from_local(shard, mesh, placements, shape=shape, stride=stride).full_tensor()
-            whole.append(shard)
-        return whole
 
     def _step_rest(self) -> None:
         if self._rest is not None:
@@ -125,6 +95,58 @@ class Muon(torch.optim.Optimizer):
             self._rest.state = self.state
             self._rest.found_inf = self.found_inf  # type: ignore[attr-defined]
             self._rest.step()
+
+
+def _update(
+    matrices: list[Tensor],
+    gradients: list[Tensor],
+    means: list[Tensor],
+    parts: list[int],
+    rates: list[float],
+    decays: list[float],
+    momentum: float,
+    factor: float | Tensor,
+    found_inf: Tensor | None,
+) -> None:
+    """A step of the matrices: of each part the orthogonal momentum, times its learning rate."""
+    whole = _gather(matrices, _momenta(gradients, means, momentum, found_inf))
+    pieces = [direction.chunk(number) for number, direction in zip(parts, whole, strict=True)]
+    done = iter(orthogonalise([piece for several in pieces for piece in several]))
+    shapes = [several[0].shape for several in pieces]
+    factors = [-rate * max(1.0, rows / columns) ** 0.5 for rate, (rows, columns) in zip(rates, shapes, strict=True)]
+    moves = []
+    for one, number in zip(matrices, parts, strict=True):
+        found = [next(done) for _ in range(number)]
+        moves.append(_like(one, found[0] if number == 1 else torch.cat(found)))
+    weights = local(matrices)
+    torch._foreach_mul_(moves, factors)
+    torch._foreach_add_(moves, torch._foreach_mul(weights, decays))
+    torch._foreach_mul_(moves, unless_bad(factor, 0.0, found_inf))
+    torch._foreach_add_(weights, moves)
+
+
+def _momenta(
+    gradients: list[Tensor], means: list[Tensor], momentum: float, found_inf: Tensor | None
+) -> Sequence[Tensor]:
+    """Nesterov's: the gradient and the running mean of gradients, after the mean has moved."""
+    clear_bad(gradients, found_inf)
+    torch._foreach_mul_(means, unless_bad(momentum, 1.0, found_inf))
+    torch._foreach_add_(means, gradients, alpha=1 - momentum)
+    ahead = torch._foreach_mul(means, momentum)
+    torch._foreach_add_(ahead, gradients, alpha=1 - momentum)
+    return ahead
+
+
+def _gather(matrices: list[Tensor], shards: Sequence[Tensor]) -> list[Tensor]:
+    """Whole matrices: a shard alone cannot be made orthogonal."""
+    whole = []
+    for parameter, shard in zip(matrices, shards, strict=True):
+        if isinstance(parameter, DTensor):
+            mesh, placements = parameter.device_mesh, parameter.placements
+            shape, stride = parameter.shape, parameter.stride()
+            shard = DTensor.from_local(shard, mesh, placements, shape=shape, stride=stride).full_tensor()
+        whole.append(shard)
+    return whole
 
 
 def _like(parameter: Tensor, whole: Tensor) -> Tensor:
