@@ -19,6 +19,7 @@ import json
 import platform
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,13 @@ def predict(rows: list[dict[str, Any]], device: Device, precision: str) -> dict[
     found = {}
     for way in dict.fromkeys(row["way"] for row in rows):
         ours = [row for row in rows if row["way"] == way]
-        own = factors(ours, peak, bandwidth)
+        table = efficiency_of(device.name, way == "compiled")
+        own = factors(ours, peak, bandwidth, table)
         if own is not None:
             found[way] = own
         for row in ours:
             setup, measured = setup_of(row), row["measured_ms"]
-            table = efficiency_of(device.name, way == "compiled")
-            others = factors([other for other in ours if other["model"] != row["model"]], peak, bandwidth)
+            others = factors([other for other in ours if other["model"] != row["model"]], peak, bandwidth, table)
             for key, one in (("table", table), ("fitted", own), ("held_out", others)):
                 if one is not None:
                     ms = 1e3 * one.seconds(work_of(setup), peak, bandwidth)
@@ -100,13 +101,17 @@ def predict(rows: list[dict[str, Any]], device: Device, precision: str) -> dict[
     return found
 
 
-def factors(rows: Sequence[dict[str, Any]], peak: float, bandwidth: float) -> Efficiency | None:
+def factors(rows: Sequence[dict[str, Any]], peak: float, bandwidth: float, table: Efficiency) -> Efficiency | None:
+    """Fitted; what starting kernels takes is the table's where no such step was measured."""
     pairs = [
         (row["batch"] <= START[row["precision"]], work_of(setup_of(row)), row["measured_ms"] / 1e3) for row in rows
     ]
     busy = [(work, seconds) for is_start, work, seconds in pairs if not is_start]
     starts = [(work, seconds) for is_start, work, seconds in pairs if is_start]
-    return fit(busy, starts or busy, peak, bandwidth) if len(busy) >= 4 else None
+    if len(busy) < 4:
+        return None
+    found = fit(busy, starts, peak, bandwidth)
+    return found if starts else replace(found, block_s=table.block_s)
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
@@ -156,7 +161,7 @@ def main() -> None:
     slowest = 0.0  # of what was compiled so far, in seconds for a block
     for way in args.ways:
         for name in args.models or sizes:
-            for batch in sizes[name]:
+            for batch in sizes[name] if way == "eager" else sizes[name][-1:]:  # to compile takes long
                 guess = 3.0 if way == "eager" else max(20.0, 1.2 * slowest * config_of(name).depth)
                 if time.perf_counter() - began + guess > args.budget:
                     left.append(f"{name} {way} {batch}")

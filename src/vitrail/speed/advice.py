@@ -68,7 +68,7 @@ def _to_hurry(setup: Setup, device: Device, step: Step, *, compiled: bool, is_me
             found.append(f"--compile: {gain:.0%} more pictures a second")
     if step.waiting > SLOW * step.seconds:
         words = f"{step.waiting / step.seconds:.0%} of a step is waiting for other devices"
-        found.append(f"{words}: a larger batch on each, or --accumulate, or a faster --network")
+        found.append(f"{words}: a larger --batch-size, fewer devices, or a faster --network")
     if setup.checkpointing and not setup.shard:
         return [*found, *_not_needed(setup, device)]
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _COLOURS = dict(zip((OURS, *PEERS), ("one", "two", "three", "bad", "four"), strict=True))
 _MARKERS = {"eager": "o", "compiled": "D", "graphs": "^"}
+_APART = 0.05  # of the height, between labels
 _TITLES = {"infer": "Inference", "train": "Training"}
 
 
@@ -27,7 +29,7 @@ def write_plot(result: Bench, path: Path) -> None:
     counted = [one for one in result.measurements if any(row.pictures_per_s for row in one.rows)]
     modes = [mode for mode in _TITLES if any(one.case.mode == mode for one in counted)]
     with drawing():
-        figure = new_figure(5.2 * len(modes) + 1.6, 4.8)
+        figure = new_figure(5.6 * len(modes) + 1.6, 4.8)
         seen = [row for one in result.measurements for row in one.rows if row.pictures_per_s]
         for place, mode in enumerate(modes):
             axes = figure.add_subplot(1, len(modes), place + 1)
@@ -47,6 +49,7 @@ def write_plot(result: Bench, path: Path) -> None:
 
 def _panel(axes: Axes, measurements: Sequence[Measurement]) -> None:
     axes.set_yscale("log")
+    tops = {}
     for one in measurements:
         rows = sorted((row for row in one.rows if row.pictures_per_s), key=lambda row: row.pictures_per_s or 0)
         x = [100 * (row.of_ceiling or 0) for row in rows]
@@ -59,14 +62,33 @@ def _panel(axes: Axes, measurements: Sequence[Measurement]) -> None:
             if row.same is False:
                 axes.plot(at, height, "x", color=colours()["bad"], markersize=10, zorder=4)
         words = f"{one.case.model.removeprefix('vit_')}, batch {one.case.batch}, {one.case.precision}"
-        soft = colours()["soft"]
-        axes.annotate(words, (x[-1], y[-1]), (0, 9), textcoords="offset points", fontsize=8.5, color=soft, ha="center")
+        tops[words] = (x[-1], y[-1])
     rates = [row.pictures_per_s for one in measurements for row in one.rows if row.pictures_per_s]
-    axes.set_ylim(min(rates) / 1.8, 1.8 * max(rates))
+    low, high = min(rates) / 1.8, 1.8 * max(rates)
+    axes.set_ylim(low, high)
     axes.set_xlim(0, max(100.0, 110 * max(row.of_ceiling or 0 for one in measurements for row in one.rows)))
+    _label(axes, tops, low, high)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}%"))
     axes.set_xlabel("of the matrix-product rate")
     axes.set_ylabel("pictures/s")
+
+
+def _label(axes: Axes, tops: Mapping[str, tuple[float, float]], low: float, high: float) -> None:
+    """The cases beside the panel, each with a line to its fastest contender; none upon another."""
+    soft, line = colours()["soft"], colours()["line"]
+    place = -math.inf
+    for words, (x, y) in sorted(tops.items(), key=lambda top: top[1][1]):
+        place = max(math.log(y / low) / math.log(high / low), place + _APART)
+        axes.annotate(
+            words,
+            (x, y),
+            (1.02, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=8.5,
+            color=soft,
+            arrowprops={"arrowstyle": "-", "color": line, "linewidth": 0.9, "shrinkA": 2, "shrinkB": 5},
+        )

@@ -72,7 +72,8 @@ def fit(rows: Sequence[tuple[Work, float]], starts: Sequence[tuple[Work, float]]
         ) -> Efficiency:  # fmt: skip
     """The factors that explain measured seconds best, by relative error; none of them is negative.
 
-    `starts` are steps with a picture or two, which take no longer than starting their kernels: they tell `block_s`.
+    `starts` are steps with a picture or two, which take no longer than starting their kernels: they tell `block_s`,
+    which is 0 without them.
     """
     columns = np.array([[w.flop / peak, w.flop / peak / w.width, w.carried / bandwidth] for w, _ in rows])
     columns /= np.array([[seconds] for _, seconds in rows])
@@ -80,7 +81,7 @@ def fit(rows: Sequence[tuple[Work, float]], starts: Sequence[tuple[Work, float]]
     best = _least_squares(columns, wanted)
     if best[0] < QUICKEST:
         best = np.append(QUICKEST, _least_squares(columns[:, 1:], wanted - QUICKEST * columns[:, 0]))
-    block_s = min(seconds / work.blocks for work, seconds in starts)
+    block_s = min((seconds / work.blocks for work, seconds in starts), default=0.0)
     return Efficiency(float(best[0]), float(best[1] / best[0]), float(best[2]), block_s)
 
 
