@@ -43,6 +43,13 @@ def test_a_recipe_says_what_is_not_given() -> None:
     assert vitrail.plan(recipe="pretrain-i21k", batch_size=512, epochs=1).setup.batch == 512
 
 
+def test_what_a_recipe_has_that_is_not_counted_is_said(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('[distillation]\nteacher = "vit_b16"\n\n[optimiser]\nsam = 0.1\n')
+    words = " ".join(vitrail.plan(recipe=tmp_path / "mine.toml").advice)
+    assert "the teacher" in words
+    assert "sharpness-aware" in words
+
+
 def test_advice_for_what_does_not_fit_is_true() -> None:
     made = vitrail.plan("vit_h14", batch_size=1024, gpus=4, kind="a100-40")
     assert not made.fits
@@ -125,6 +132,7 @@ def test_help_has_an_example(capsys) -> None:
         (["--epochs", "0"], 1, "--epochs must be above 0"),
         (["--batch-size", "4", "--gpus", "8"], 1, "cannot be spread"),
         (["--recipe", "nothing"], 1, "recipe"),
+        (["--recipe", "mae"], 1, "learns without labels (mae)"),
         (["--measure", "--kind", "h100"], 1, "leave --kind out"),
         (["--measure", "--shard"], 1, "cannot be measured"),
         (["--model", "r50", "--shard"], 1, "ResNet"),

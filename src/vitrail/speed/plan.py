@@ -141,6 +141,8 @@ def plan(
     """
     base = Recipe() if recipe is None else read_recipe(recipe, {})
     name, config = _configured(model if model is not None else base.model, base, img_size or base.img_size, recipe)
+    if base.method is not None:
+        raise VitrailError(f"the recipe learns without labels ({base.method}): only training with labels is planned")
     if measure and kind is not None:
         raise VitrailError("--measure is of this machine's device: leave --kind out")
     count = _pictures(pictures)
@@ -192,7 +194,18 @@ def plan(
         advice=(),
         measured=measured,
     )
-    return replace(made, advice=advise(setup, where, room, step, compiled=compiled, is_measured=measured is not None))
+    advice = advise(setup, where, room, step, compiled=compiled, is_measured=measured is not None)
+    return replace(made, advice=(*advice, *_not_counted(base)))
+
+
+def _not_counted(recipe: Recipe) -> list[str]:
+    """What a recipe has that a plan does not know."""
+    there = [
+        (bool(recipe.stages), "stages with smaller pictures, which are quicker"),
+        (bool(recipe.distillation.teacher), "the teacher, which computes and needs memory too"),
+        (recipe.optimiser.sam > 0, "sharpness-aware steps, which take twice as long"),
+    ]
+    return [f"not counted: {words}" for is_so, words in there if is_so]
 
 
 def _configured(
