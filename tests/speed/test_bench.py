@@ -177,7 +177,11 @@ def test_a_plot_of_many_cases_is_drawn(tmp_path: Path) -> None:
             rows = [Row("vitrail", "compiled", 90.0 * batch, 80.0 * batch, 95.0 * batch, 0.5, None, 0.0, True)]
             rows += [Row("timm", "eager", 50.0 * batch, 49.0 * batch, 52.0 * batch, 0.3, None, 0.9, False)]
             rows += [Row("torchvision", "eager", error="no")]
-            measurements.append(Measurement(Case("vit_b16", mode, batch, "bf16"), 7e14, 10**10, tuple(rows)))
+            measurements.append(
+                Measurement(
+                    Case("/somewhere/a/long/way/to/vit_of_a_long_name", mode, batch, "bf16"), 7e14, 10**10, tuple(rows)
+                )
+            )
     write_plot(Bench({"hardware": "a GPU"}, tuple(measurements)), tmp_path / "bench.png")
     assert (tmp_path / "bench.png").stat().st_size > 10_000
 

@@ -147,7 +147,9 @@ def _print(made: Plan) -> None:
     time = f"{days:,.1f} days" if days >= 2 else f"{made.hours:,.1f} hours" if made.hours >= 1 else (
         f"{60 * made.hours:,.1f} minutes"
     )  # fmt: skip
-    cost = "" if made.cost is None else f", {made.cost:,.{0 if made.cost >= 100 else 2}f} dollars at {made.price:.2f} for a device and hour"
+    cost = ""
+    if made.cost is not None:
+        cost = f", {made.cost:,.{0 if made.cost >= 100 else 2}f} dollars at {made.price:.2f} for a device and hour"
     print(f"{made.epochs:g} epochs of {made.pictures:,} pictures: {made.steps:,} steps, {time}{cost}")
     for line in made.advice:
         print(f"- {line}")

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from vitrail.pages.document import colours
-from vitrail.pages.plots import drawing, new_figure, save_png
+from vitrail.pages.plots import drawing, label_of, new_figure, save_png
 from vitrail.speed.peers import OURS, PEERS
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def _panel(axes: Axes, measurements: Sequence[Measurement]) -> None:
             axes.errorbar(at, height, yerr=spread, fmt=_MARKERS[row.way], color=ink, markersize=6.5, capsize=2)
             if row.same is False:
                 axes.plot(at, height, "x", color=colours()["bad"], markersize=10, zorder=4)
-        words = f"{one.case.model.removeprefix('vit_')}, batch {one.case.batch}, {one.case.precision}"
+        name = label_of(Path(one.case.model).name.removeprefix("vit_"), 16)
+        words = f"{name}, batch {one.case.batch}, {one.case.precision}"
         tops[words] = (x[-1], y[-1])
     rates = [row.pictures_per_s for one in measurements for row in one.rows if row.pictures_per_s]
     low, high = min(rates) / 1.8, 1.8 * max(rates)
