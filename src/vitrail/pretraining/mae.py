@@ -108,6 +108,7 @@ def decoder_config(config: ViTConfig, settings: Mae) -> ViTConfig:
         embed_dim=settings.decoder_dim, depth=settings.decoder_depth, num_heads=settings.decoder_heads, head_dim=None,
         mlp="plain", mlp_ratio=4.0, rope=False, relative_bias=False, attn_scale=None, layer_scale=None,
         positions="none", prefix_positions="none", dropout=0.0, attn_dropout=0.0, embed_dropout=0.0, drop_path=0.0,
+        init="identity" if config.init == "local" else config.init,
     )  # fmt: skip
     return changed
 

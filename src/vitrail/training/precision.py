@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -36,6 +37,8 @@ class Precision:
         """Says to the model what autocast does not: in which numbers its blocks hand tokens on."""
         if self.name != "bf16_residual":
             return
+        # of norms whose weights are wider than their inputs: they are taken apart, which is what is wanted here
+        warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
         encoders = [module for module in model.modules() if isinstance(module, ViT)]
         if not encoders:
             raise VitrailError("precision bf16_residual is for Vision Transformers: use bf16")
