@@ -40,7 +40,7 @@ class Worker:
     def __init__(self) -> None:
         self.step: Callable[[], Any] | None = None
         self.device = torch.device("cpu")
-        self.base = _status("VmRSS") or 0  # what the libraries take
+        self.base = _status("RssAnon") or 0  # what the libraries take
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         what = request.pop("do")
@@ -195,11 +195,12 @@ def _reset_peak(device: torch.device) -> None:
 
 
 def _peak(device: torch.device, base: int) -> int | None:
-    """Bytes: of a GPU's allocator; of a process, what it had beyond its libraries."""
+    """Bytes: of a GPU's allocator; of a process, what it had beyond its libraries and without the pages of files, which
+    come and go."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    high = _status("VmHWM")
-    return None if high is None or not base else max(0, high - base)
+    high, files = _status("VmHWM"), _status("RssFile")
+    return None if high is None or files is None else max(0, high - files - base)
 
 
 def _status(key: str) -> int | None:
