@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 import vitrail
 from vitrail.data.named import from_arrays
@@ -72,7 +72,9 @@ def main() -> None:
         plain = {**facts, **report.to_json(), "data": Path(args.data).name}
         args.out.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
     if args.plot:
-        shutil.copyfile(args.trials / "stress.png", args.plot)
+        with Image.open(args.trials / "stress.png") as plot:  # with few colours, for the documents
+            small = plot.convert("RGB").quantize(128, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        small.save(args.plot, optimize=True)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from vitrail.scoring.stress.report import Curve, Stressed, StressReport, short
 
 _COLOURS = ("one", "two", "three", "bad", "markink", "four")
 _MARKERS = "osD^vP"
+_IN_A_LINE = 3  # models, in the legend of the corruptions
 _SECOND = ("removed", "least")  # of two series
 _NAMES = {"blanked": "blanked in the picture", "removed": "removed from the sequence"}
 _NAMES |= {"most": "most salient first", "least": "least salient first"}
@@ -158,7 +159,10 @@ def _by_name(axes: Axes, report: StressReport) -> None:
     names = [name.replace("_", " ").replace(" compression", "").replace(" transform", "") for name in CORRUPTIONS]
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right", rotation_mode="anchor")
     axes.grid(axis="x", visible=False)
-    axes.set_ylim(bottom=0, top=1.2 * _top(report))
+    axes.set_ylim(bottom=0, top=_top(report))
     axes.set_ylabel("accuracy, %")
-    axes.set_title("Each corruption: mean over the severities; the bar is from the worst to the best")
-    axes.legend(loc="upper left", ncols=3, fontsize=8.5)
+    lines = -(-len(there) // _IN_A_LINE)  # of the legend, which stands between the title and the axes
+    axes.set_title(
+        "Each corruption: mean over the severities; the bar is from the worst to the best", pad=8 + 15 * lines
+    )
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=_IN_A_LINE, fontsize=8.5)
