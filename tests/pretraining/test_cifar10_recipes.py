@@ -9,9 +9,7 @@ from tests.training.running import make_pictures
 from tests.training.test_recording import Tape, same_bits, tape  # noqa: F401
 
 METHODS = ["masked", "mae", "dino"]
-TINY_HEADS = {
-    "architecture.embed_dim": 64
-}  # rotations need four channels to a head, and tell neighbours by the fast ones
+SIZE = {"img_size": 16, "architecture.embed_dim": 64, "architecture.depth": 2, "architecture.num_heads": 2}
 
 
 @pytest.fixture
