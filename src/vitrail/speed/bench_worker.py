@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from torch.nn import functional as F
 
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.speed.contenders import build
+from vitrail.speed.peers import PEERS
 from vitrail.speed.rates import matrix_rate, synchronise
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -61,6 +63,7 @@ class Worker:
         content = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         kind = ResNetConfig if content["kind"] == "resnet" else ViTConfig
         config = kind.from_json(content["config"])
+        self._load(contender, mode)
         model, twin = build(contender, config, load_file(Path(folder) / "model.safetensors"))
         model = model.to(self.device)
         pictures = _pictures(config, batch).to(self.device)
@@ -87,6 +90,16 @@ class Worker:
         found["memory"] = _peak(self.device, self.base)
         self._release()
         return found
+
+    def _load(self, contender: str, mode: str) -> None:
+        """All that is loaded on the way to a first step, so that it is not taken for the model's memory."""
+        before = _status("RssAnon") or 0
+        library = importlib.import_module(PEERS.get(contender, "vitrail"))
+        if contender == "transformers":  # loads its models when they are asked for
+            _ = library.ViTForImageClassification, library.AutoConfig
+        if mode == "train":
+            importlib.import_module("torch._dynamo")  # optimisers load it
+        self.base += max(0, (_status("RssAnon") or 0) - before)
 
     def turn(self, seconds: float) -> dict[str, Any]:
         """Runs for about so long; the seconds of one run."""
