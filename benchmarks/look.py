@@ -48,16 +48,15 @@ def main() -> None:
 
 def write(args: argparse.Namespace, method: str, curves: figures.Curves, seconds: float) -> None:
     """Adds a method to the file; the areas of each picture stand there too, so that methods can be run by parts."""
-    result = json.loads(args.out.read_text()) if args.out.exists() else {}
-    areas = result.get("areas", {})
+    about = {"model": Path(args.model).name, "pictures": len(curves.classes), "steps": args.steps}
+    before = json.loads(args.out.read_text()) if args.out.exists() else {}
+    areas = before["areas"] if about.items() <= before.items() else {}  # others cannot stand beside these
     areas[method] = {
         "deletion": [round(float(area), 4) for area in curves.deletion_area],
         "insertion": [round(float(area), 4) for area in curves.insertion_area],
     }
     result = {
-        "model": Path(args.model).name,
-        "pictures": len(curves.classes),
-        "steps": args.steps,
+        **about,
         "removed": "replaced by the mean colour; probability of the predicted class",
         "methods": {name: row(own, areas["random"]) for name, own in areas.items()} if "random" in areas else {},
         "areas": areas,

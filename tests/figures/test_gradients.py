@@ -59,6 +59,9 @@ def test_attribution_is_relevance_carried_through_all_layers(kind: str, monkeypa
         "mean": relevance[:, prefix:, prefix:].mean(1),
         "token_mean": (relevance[:, 0, prefix:] + relevance[:, prefix:, prefix:].mean(1)) / 2,
     }
+    share = len(config.levels or [-1]) / config.num_patches  # what each patch begins with
+    wanted["mean"] -= share
+    wanted["token_mean"] -= share / 2
     if config.pool == "map":
         wanted["map"] = (layers[-1] @ relevance[:, prefix:, prefix:])[:, 0]
     maps = figures.attribution(model, pixels, target)
@@ -77,6 +80,12 @@ def test_attention_x_gradient_is_that_of_the_layer(kind: str, layer: int, monkey
     rows += [] if config.pool == "token" else range(prefix, prefix + config.num_patches)
     maps = figures.attention_gradient(model, pixels, target, layer)
     torch.testing.assert_close(maps.flatten(1), weights[:, rows, prefix:].sum(1).float(), rtol=1e-4, atol=1e-7)
+
+
+def test_in_a_mean_of_patches_none_has_attribution_by_being_there() -> None:
+    model = make("mean").double().eval()
+    maps = figures.attribution(model, pictures_for(model))
+    assert (maps.amin(dim=(1, 2)) < 0.7 * maps.amax(dim=(1, 2))).all()
 
 
 def test_without_a_target_the_predicted_class_is_explained() -> None:

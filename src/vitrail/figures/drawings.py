@@ -80,6 +80,7 @@ def draw_heads(maps: Floats) -> Figure:
     axes.tick_params(labelsize=8)
     axes.set_xlabel("layer")
     axes.set_ylabel("head")
+    axes.set_title("Attention to each patch")
     bar(axes, HEAT, (0, 1), "share of the map's largest", fraction=0.02, pad=0.015)
     return figure
 
@@ -98,7 +99,7 @@ def draw_explanations(picture: Pixels, maps: Mapping[str, Floats], class_name: s
 
 def draw_removal(lines: Mapping[str, tuple[Floats, Floats, Floats]], class_name: str) -> Figure:
     """Deletion and insertion: (fractions, deletion, insertion) of each method, with their areas."""
-    figure = new_figure(9.6, 3.5)
+    figure = new_figure(9.6, 4.1)
     for place, (axes, title, better) in enumerate(
         zip(figure.subplots(1, 2, sharey=True), ("Deletion", "Insertion"), ("less", "more"), strict=True)
     ):
@@ -113,8 +114,8 @@ def draw_removal(lines: Mapping[str, tuple[Floats, Floats, Floats]], class_name:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1.02)
-        box = axes.legend(loc="upper right" if place == 0 else "lower right", frameon=True, framealpha=0.85)
-        box.get_frame().set(facecolor=colours()["card"], linewidth=0)
+        below = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.19), "borderaxespad": 0}
+        axes.legend(**below, ncols=2, columnspacing=1.2, handlelength=1.6, fontsize=9)
         if place == 0:
             axes.set_ylabel(f"probability of {label_of(class_name, 30)}")
     return figure
@@ -176,10 +177,9 @@ def draw_norms(norms: Floats, names: Sequence[str] = ("median", "99% are shorter
 def bar(
     axes: Axes, cmap: str, span: tuple[float, float], label: str, fraction: float = 0.05, pad: float = 0.03
 ) -> None:
-    """A colour bar beside an axes, without a frame."""
+    """A colour bar beside an axes and as high, without a frame; widths are shares of the axes'."""
     mappable = ScalarMappable(Normalize(*span), matplotlib.colormaps[cmap])
-    figure = axes.figure
-    line = figure.colorbar(mappable, ax=axes, fraction=fraction, pad=pad)
+    line = axes.figure.colorbar(mappable, cax=axes.inset_axes((1 + pad, 0, fraction, 1)))
     line.set_label(label, fontsize=9)
     line.outline.set_visible(False)
 

@@ -26,7 +26,8 @@ def attribution(model: ViT, pixels: Tensor, target: Target = None) -> Tensor:
     """How much each patch speaks for a class: (batch, rows, columns), none below zero.
 
     Relevance starts at the tokens that the head reads and goes back through the layers: each adds what its attention
-    passes on, weighted by the gradient of the class, where that is positive, the mean over heads.
+    passes on, weighted by the gradient of the class, where that is positive, the mean over heads. The equal share that
+    every patch begins with where the head reads their mean is left out: it says nothing about any of them.
     """
     chosen = targets(need_vit(model, "attribution"), target, len(pixels))
     config, found, done = model.config, [], 0
@@ -34,14 +35,17 @@ def attribution(model: ViT, pixels: Tensor, target: Target = None) -> Tensor:
         for chunk in chunks(model, pixels, backward=True):
             blocks = range(config.depth + (model.attn_pool is not None))
             start = readers(model, chunk).expand(len(chunk), -1)[:, None]  # (batch, 1, tokens)
-            relevance = torch.zeros_like(start)
+            relevance, own = torch.zeros_like(start), torch.zeros_like(start)
             for block, weights in _weighted(model, chunk, chosen, done, blocks):
                 if block == config.depth:  # the pooling by attention sees the patches alone
                     start = F.pad(weights, (config.num_prefix, 0))
                     continue
                 if block in (config.levels or (config.depth - 1,)):
                     relevance = relevance + start
+                    own = own + start
                 relevance = relevance + relevance @ weights
+            if model.attn_pool is None:  # what that weighs is no equal share
+                relevance = relevance - own
             found.append(to_grid(model, relevance[:, 0], chunk))
             done += len(chunk)
     return torch.cat(found)

@@ -35,8 +35,8 @@ _SAYS = {
 }
 _ABOUT = {
     "filters": "What the model looks for in a patch, the strongest directions of its first weights.",
-    "positions": "How alike the model takes each place to be to all others: near places, and rows and columns, show.",
-    "distances": "The distance grows with depth, like a receptive field of convolutions; some heads look far at once.",
+    "positions": "How alike the model takes each place to be to all others; often near places, rows and columns are.",
+    "distances": "In the paper's models it grows with depth, as a receptive field does; some heads look far at once.",
     "norms": "Tokens that are many times as long as the others are no part of the picture: registers remove them.",
 }
 

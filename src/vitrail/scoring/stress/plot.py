@@ -19,42 +19,51 @@ from vitrail.scoring.stress.plan import TESTS
 from vitrail.scoring.stress.report import Curve, Stressed, StressReport, short
 
 _COLOURS = ("one", "two", "three", "bad", "markink", "four")
-_MARKERS = "osD^vP"
-_IN_A_LINE = 3  # models, in the legend of the corruptions
+_MARKERS = "osD^vPX"
+_LINE = 0.21  # inches, of a legend
 _SECOND = ("removed", "least")  # of two series
 _NAMES = {"blanked": "blanked in the picture", "removed": "removed from the sequence"}
 _NAMES |= {"most": "most salient first", "least": "least salient first"}
 
 
 def draw(report: StressReport, path: Path) -> None:
+    with drawing():
+        save_png(page_of(report), path)
+
+
+def page_of(report: StressReport) -> Figure:
     """Panels side by side, at most three; corruptions, if they were tried, by name below."""
     tests = [test for test in report.tests if any(c.test == test for one in report.models for c in one.curves)]
     across = min(3, len(tests))
     down = -(-len(tests) // across)
     wide = "corruptions" in tests
-    with drawing():
-        page = new_figure(6.4 if across == 1 else 4.4 * across, (4.2 if across == 1 else 3.5) * down + 3.6 * wide)
-        rows = page.add_gridspec(down + wide, across, height_ratios=[3.5] * down + [3.3] * wide)
-        for place, test in enumerate(tests):
-            axes = page.add_subplot(rows[place // across, place % across])
-            _panel(axes, report, test, alone=across == 1)
-            if place % across == 0:
-                axes.set_ylabel("accuracy, %")
-        if wide:
-            _by_name(page.add_subplot(rows[down, :]), report)
-        _title(page, report, across)
-        save_png(page, path)
+    below = 3.6 + _LINE * -(-len(report.models) // across) if wide else 0.0  # inches
+    page = new_figure(6.4 if across == 1 else 4.4 * across, (4.2 if across == 1 else 3.5) * down + below)
+    rows = page.add_gridspec(down + wide, across, height_ratios=[3.5] * down + [below - 0.3] * wide)
+    for place, test in enumerate(tests):
+        axes = page.add_subplot(rows[place // across, place % across])
+        _panel(axes, report, test, alone=across == 1)
+        if place % across == 0:
+            axes.set_ylabel("accuracy, %")
+    if wide:
+        _by_name(page.add_subplot(rows[down, :]), report, across)
+    _title(page, report, across)
+    return page
 
 
 def _title(page: Figure, report: StressReport, across: int) -> None:
-    of = f"{report.pictures:,} pictures of {short(report.data)}"
+    """What was tried and, below it, which line is which model; a panel that stands alone says that itself."""
+    of, lines = f"{report.pictures:,} pictures of {short(report.data)}", 0
     if len(report.models) == 1:
         of = f"{short(report.models[0].name)} on {of}"
     elif across > 1:
-        lines = [_handle(number, short(one.name, 24)) for number, one in enumerate(report.models)]
-        page.legend(handles=lines, loc="upper right", ncols=len(lines), fontsize=10)
+        handles = [_handle(number, short(one.name, 24)) for number, one in enumerate(report.models)]
+        lines = -(-len(handles) // (across + 1))
+        top = (0.002, 1 - 0.28 / page.get_figheight())
+        page.legend(handles=handles, loc="upper left", bbox_to_anchor=top, ncols=across + 1, fontsize=10)
     seeds = f"; bars: standard deviation of {report.seeds} seeds" if report.seeds > 1 else ""
-    page.suptitle(of + (seeds if across > 1 else ""), x=0.01, ha="left", fontsize=12, fontweight="bold")
+    text = of + (seeds if across > 1 else "") + "\n" * lines
+    page.suptitle(text, x=0.01, ha="left", fontsize=12, fontweight="bold", linespacing=1.5)
 
 
 def _panel(axes: Axes, report: StressReport, test: str, alone: bool) -> None:
@@ -137,7 +146,7 @@ def _line(
     axes.errorbar(x, y, spread if any(spread) else None, color=colour, **bars)
 
 
-def _by_name(axes: Axes, report: StressReport) -> None:
+def _by_name(axes: Axes, report: StressReport, across: int) -> None:
     """Each corruption, the mean over the severities, the worst and the best of them as a line."""
     there = [one for one in report.models if one.corruption_errors]
     for number, one in enumerate(there):
@@ -161,8 +170,7 @@ def _by_name(axes: Axes, report: StressReport) -> None:
     axes.grid(axis="x", visible=False)
     axes.set_ylim(bottom=0, top=_top(report))
     axes.set_ylabel("accuracy, %")
-    lines = -(-len(there) // _IN_A_LINE)  # of the legend, which stands between the title and the axes
-    axes.set_title(
-        "Each corruption: mean over the severities; the bar is from the worst to the best", pad=8 + 15 * lines
-    )
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=_IN_A_LINE, fontsize=8.5)
+    lines = -(-len(there) // across)  # of the legend, which stands between the title and the axes
+    more = "; the bar is from the worst to the best" if across > 1 else "; bars: worst to best"
+    axes.set_title("Each corruption: mean over the severities" + more, pad=8 + 72 * _LINE * lines)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=across, fontsize=8.5)
