@@ -134,6 +134,7 @@ def test_help_has_an_example(capsys) -> None:
         (["--recipe", "nothing"], 1, "recipe"),
         (["--recipe", "mae"], 1, "learns without labels (mae)"),
         (["--measure", "--kind", "h100"], 1, "leave --kind out"),
+        (["--device", "t4"], 1, "is --kind"),
         (["--measure", "--shard"], 1, "cannot be measured"),
         (["--model", "r50", "--shard"], 1, "ResNet"),
         (["--img-size", "225"], 1, "nearest size"),

@@ -145,6 +145,8 @@ def plan(
         raise VitrailError(f"the recipe learns without labels ({base.method}): only training with labels is planned")
     if measure and kind is not None:
         raise VitrailError("--measure is of this machine's device: leave --kind out")
+    if device is not None and not measure:
+        raise VitrailError(f"--device {device} is where --measure times steps: the kind that is planned for is --kind")
     count = _pictures(pictures)
     for flag, value in (("epochs", epochs), ("memory", memory), ("network", network)):
         if value is not None and value <= 0:
