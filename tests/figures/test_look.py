@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -154,14 +155,20 @@ def test_unreadable_pictures_are_named_and_the_page_is_safe(tmp_path: Path, caps
     model = classifier().save(tmp_path / "model")
     code, _, err = run(capsys, "look", model, folder / "broken.jpg", "--out", tmp_path / "other")
     assert code == 1
-    assert "none of 1 files could be read" in err
+    assert err.count("broken.jpg") == 1
+    shutil.copy(folder / "broken.jpg", folder / "worse.jpg")
+    code, _, err = run(capsys, "look", model, folder / "broken.jpg", folder / "worse.jpg", "--out", tmp_path / "other")
+    assert code == 1
+    assert "none of 2 files is a picture: " in err
+    assert err.count("broken.jpg") == 1
     assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--class", "cactus"], "no class 'cactus': give its name or its number"),
+        (["--class", "cactus"], "no class 'cactus': its classes are 'rose', 'tulip', 'daisy'"),
+        (["--class", "tulips"], "no class 'tulips': did you mean 'tulip'?"),
         (["--class", "5"], "no class 5: the model has classes 0 to 4"),
         (["--patch", "4,0"], "no patch in row 4, column 0: the grid is 4 x 4"),
         (["--patch", "4"], "--patch 4 must be a row and a column"),

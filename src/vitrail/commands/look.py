@@ -106,9 +106,9 @@ def _tell(found: Look) -> None:
         words = f"{one['path']}: "
         words += f"{one['label']} {one['score']:.1%}" if "label" in one else "no class"
         areas = one["deletion_area"]
-        best = next((key for key in ("attribution", "grad_cam") if key in areas), None)
-        if best:
-            words += f"; {one['class']} by {best}: deletion area {areas[best]:.3f}, at random {areas['random']:.3f}"
+        best, name = ("grad_cam", "Grad-CAM") if "attribution" not in areas else ("attribution", "attribution")
+        if best in areas:
+            words += f"; {one['class']} by {name}: deletion area {areas[best]:.3f}, at random {areas['random']:.3f}"
         print(words)
     for name, reason in found.skipped:
         print(f"skipped {name}: {reason}")

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
+from vitrail.figures.layout import EDGE, TITLE, Size, bar, beside, board, fitted, pane, title_width, under
 from vitrail.figures.overlays import HEAT, Floats, Pixels, in_colour, of_the_mean, overlay, scaled, tiled
 from vitrail.pages.document import colours
 from vitrail.pages.plots import bare, label_of, new_figure
@@ -26,6 +25,9 @@ TITLES = {
     "rollout": "rollout",
     "random": "random order",
 }
+_OF_MEAN = "times the mean of all patches"
+_OF_MAP, _OF_LARGEST = "share of the map's largest", "share of the largest"
+_MARKED, _LIKENESS = "the picture, one patch marked", "likeness to the marked patch"
 _MARK = "#ff3b30"
 _LINES = {"attribution": "one", "attention_gradient": "two", "grad_cam": "three", "rollout": "bad", "random": "four"}
 
@@ -39,22 +41,27 @@ def draw_attention(picture: Pixels, by_layer: Floats, total: Floats) -> Figure:
     columns = min(depth, 6 if depth <= 12 else 8)
     rows = math.ceil(depth / columns)
     height, width = picture.shape[:2]
-    gap = round(0.16 * height)
+    gap = round(0.16 * width)  # a fifth of an inch, for a line of text
     small = np.stack([overlay(picture, one, span) for one in relative])
     sheet = tiled(small, columns, gap, 255)
-    tall = 7.9 * sheet.shape[0] / sheet.shape[1]
-    figure = new_figure(8.4, 3.5 * height / width + tall + 0.75)
-    grid = figure.add_gridspec(2, 2, height_ratios=[3.5 * height / width + 0.1, tall + 0.2])
-    _show(figure.add_subplot(grid[0, 0]), in_colour(picture), "the picture, as the model sees it")
-    right, below = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, :])
-    _show(right, overlay(picture, whole, span), f"attention rollout through all {depth} layers")
-    bar(right, HEAT, span, "times the mean of all patches")
+    titles = ("the picture, as the model sees it", f"attention rollout through all {depth} layers")
+    size = fitted(picture, 3.5, 5.0)
+    slot = max(size[0], title_width(titles)) + 0.3
+    wide = EDGE + slot + max(slot, size[0] + beside(_OF_MEAN, size))
+    top = TITLE + size[1] + under(_OF_MEAN, size) + 0.3
+    of_sheet = fitted(sheet, min(wide - 2 * EDGE, 1.3 * columns), 8.0)
+    figure = board(wide, top + of_sheet[1] + EDGE)
+    left, right = (pane(figure, EDGE + place * slot, TITLE, size) for place in range(2))
+    below = pane(figure, EDGE, top, of_sheet)
+    _show(left, in_colour(picture), titles[0])
+    _show(right, overlay(picture, whole, span), titles[1])
+    bar(right, HEAT, span, _OF_MEAN, size)
     white = np.ones((rows, columns), bool)
     white.ravel()[depth:] = False
     _show(below, np.dstack([sheet, _opaque(sheet, white, height, width, gap)]))
     for layer in range(depth):
         y, x = layer // columns * (height + gap), layer % columns * (width + gap)
-        below.text(x, y - 0.02 * height, f"to layer {layer + 1}", fontsize=8.5, va="bottom")
+        below.text(x - 0.5, y - 0.1 * gap, f"to layer {layer + 1}", fontsize=8.5, va="bottom")
     return figure
 
 
@@ -70,9 +77,11 @@ def draw_heads(maps: Floats) -> Figure:
     depth, heads, rows, columns = maps.shape
     gap = max(1, round(min(rows, columns) / 14))
     sheet = tiled(scaled(maps).swapaxes(0, 1).reshape(-1, rows, columns), depth, gap)
-    side = max(0.4, min(0.85, 10 / depth))
-    figure = new_figure(depth * side + 1.4, heads * side * rows / columns + 0.85)
-    axes = figure.add_subplot()
+    side = max(0.4, min(0.85, 10 / depth), 3 / depth)
+    size = fitted(sheet, depth * side, max(9.0, heads * 0.4))
+    wide = max(size[0] + beside(_OF_MAP, size), 3.0)
+    figure = board(0.55 + wide, TITLE + size[1] + 0.5 + under(_OF_MAP, size, 0.1))
+    axes = pane(figure, 0.55, TITLE, size)
     axes.imshow(sheet, cmap=matplotlib.colormaps[HEAT], vmin=0, vmax=1, interpolation="nearest")
     bare(axes)
     for ticks, count, length in ((axes.set_xticks, depth, columns), (axes.set_yticks, heads, rows)):
@@ -81,19 +90,26 @@ def draw_heads(maps: Floats) -> Figure:
     axes.set_xlabel("layer")
     axes.set_ylabel("head")
     axes.set_title("Attention to each patch")
-    bar(axes, HEAT, (0, 1), "share of the map's largest", fraction=0.02, pad=0.015)
+    bar(axes, HEAT, (0, 1), _OF_MAP, size, below=0.6)
     return figure
 
 
 def draw_explanations(picture: Pixels, maps: Mapping[str, Floats], class_name: str) -> Figure:
     """Beside the picture: what speaks for a class, by each method."""
-    shape = picture.shape[0] / picture.shape[1]
-    figure = new_figure(2.25 * (1 + len(maps)) + 0.5, 2.1 * shape + 0.5)
-    panes = figure.subplots(1, 1 + len(maps))
-    _show(panes[0], in_colour(picture), label_of(class_name, 26))
-    for axes, (name, values) in zip(panes[1:], maps.items(), strict=True):
-        _show(axes, overlay(picture, values), TITLES[name])
-    bar(panes[-1], HEAT, (0, 1), "share of the largest")
+    count, shape = 1 + len(maps), picture.shape[0] / picture.shape[1]
+    columns = count if shape > 0.55 else min(count, 2)  # wide pictures stand in rows
+    rows = -(-count // columns)
+    titles = [label_of(class_name, 26), *(TITLES[name] for name in maps)]
+    shown = [in_colour(picture), *(overlay(picture, values) for values in maps.values())]
+    size = fitted(picture, 2.1 if columns == count else 4.2, 4.5)
+    slot = max(size[0], title_width(titles)) + 0.2
+    wide = EDGE + slot * (columns - 1) + max(slot, size[0] + beside(_OF_LARGEST, size))
+    figure = board(wide, (TITLE + size[1]) * rows + under(_OF_LARGEST, size) + EDGE)
+    for place, (title, values) in enumerate(zip(titles, shown, strict=True)):
+        down, across = divmod(place, columns)
+        axes = pane(figure, EDGE + across * slot, TITLE + down * (TITLE + size[1]), size)
+        _show(axes, values, title)
+    bar(axes, HEAT, (0, 1), _OF_LARGEST, size)
     return figure
 
 
@@ -125,32 +141,38 @@ def draw_tokens(
     picture: Pixels, colour: Floats, similarity: Floats, patch: tuple[int, int], norms: Floats | None
 ) -> Figure:
     """Features as colours, the likeness of one patch to all, and the lengths of tokens."""
-    count = 3 + (norms is not None)
-    shape = picture.shape[0] / picture.shape[1]
-    figure = new_figure(2.6 * count + 1.0, 2.4 * shape + 0.5)
-    panes = figure.subplots(1, count)
-    _similar(panes[0], panes[2], picture, similarity, patch)
+    size = fitted(picture, 2.3, 4.5)
+    figure, panes = _panes_of_tokens(size, 4 if norms is not None else 3, bars_from=2)
+    _similar(panes[0], panes[2], picture, similarity, patch, size)
     _show(panes[1], colour, "features: 3 components")
     if norms is not None:
         _show(panes[3], norms, "length of tokens, last layer", cmap="magma")
-        bar(panes[3], "magma", (float(norms.min()), float(norms.max())), "length")
+        bar(panes[3], "magma", (float(norms.min()), float(norms.max())), "length", size)
     return figure
 
 
 def draw_similarity(picture: Pixels, similarity: Floats, patch: tuple[int, int]) -> Figure:
     """The likeness of one patch to all."""
-    shape = picture.shape[0] / picture.shape[1]
-    figure = new_figure(6.6, 2.9 * shape + 0.6)
-    left, right = figure.subplots(1, 2)
-    _similar(left, right, picture, similarity, patch)
+    size = fitted(picture, 2.9, 5.0)
+    figure, (left, right) = _panes_of_tokens(size, 2, bars_from=1)
+    _similar(left, right, picture, similarity, patch, size)
     return figure
 
 
-def _similar(left: Axes, right: Axes, picture: Pixels, similarity: Floats, patch: tuple[int, int]) -> None:
+def _panes_of_tokens(size: Size, count: int, bars_from: int) -> tuple[Figure, list[Axes]]:
+    """Side by side; those from one on have a bar."""
+    slot = max(size[0], title_width([_MARKED])) + 0.2
+    wider = max(slot, size[0] + beside("cosine", size))
+    lefts = [EDGE + place * slot + max(0, place - bars_from) * (wider - slot) for place in range(count)]
+    figure = board(lefts[-1] + wider, TITLE + size[1] + under("cosine", size) + EDGE)
+    return figure, [pane(figure, left, TITLE, size) for left in lefts]
+
+
+def _similar(left: Axes, right: Axes, picture: Pixels, similarity: Floats, patch: tuple[int, int], size: Size) -> None:
     """The picture, and the likeness of one patch to all, both with the patch marked."""
-    _show(left, in_colour(picture), "the picture, one patch marked")
-    _show(right, similarity, "likeness to the marked patch", cmap="viridis")
-    bar(right, "viridis", (float(similarity.min()), float(similarity.max())), "cosine")
+    _show(left, in_colour(picture), _MARKED)
+    _show(right, similarity, _LIKENESS, cmap="viridis")
+    bar(right, "viridis", (float(similarity.min()), float(similarity.max())), "cosine", size)
     height, width = picture.shape[0] / similarity.shape[0], picture.shape[1] / similarity.shape[1]
     for axes, (h, w) in ((left, (height, width)), (right, (1.0, 1.0))):
         corner = (patch[1] * w - 0.5, patch[0] * h - 0.5)
@@ -172,16 +194,6 @@ def draw_norms(norms: Floats, names: Sequence[str] = ("median", "99% are shorter
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="upper left")
     return figure
-
-
-def bar(
-    axes: Axes, cmap: str, span: tuple[float, float], label: str, fraction: float = 0.05, pad: float = 0.03
-) -> None:
-    """A colour bar beside an axes and as high, without a frame; widths are shares of the axes'."""
-    mappable = ScalarMappable(Normalize(*span), matplotlib.colormaps[cmap])
-    line = axes.figure.colorbar(mappable, cax=axes.inset_axes((1 + pad, 0, fraction, 1)))
-    line.set_label(label, fontsize=9)
-    line.outline.set_visible(False)
 
 
 def _show(axes: Axes, values: Floats | Pixels, title: str | None = None, cmap: str | None = None) -> None:

@@ -92,7 +92,8 @@ def gather(
         done += len(names)
         say("averages", done, len(files))
     if files and not done:
-        raise VitrailError(f"none of {len(files)} files could be read as a picture: {skipped[0][1]}")
+        first = ": ".join(skipped[0])
+        raise VitrailError(first if len(files) == 1 else f"none of {len(files)} files is a picture: {first}")
     _colour(found)
     filters, positions = structure.filter_components(model), {}
     if not isinstance(model, ResNet):
@@ -171,7 +172,7 @@ def _read(
                 pixels.append(classifier.preprocessing.pixels(one))
                 names.append(name)
             except PictureError as error:
-                refused.append((name, str(error)))
+                refused.append((name, str(error).removeprefix(f"{name}: ")))
         yield names, pixels, refused
 
 

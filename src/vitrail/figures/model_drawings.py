@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from vitrail.figures.drawings import bar
+from vitrail.figures.layout import TITLE, bar, beside, board, fitted, pane, title_width, under
 from vitrail.figures.overlays import Floats, tiled
 from vitrail.pages.document import colours
 from vitrail.pages.plots import bare, new_figure
@@ -53,21 +53,23 @@ def draw_positions(values: Floats, kind: str) -> Figure:
     picked = [_spread(rows), _spread(columns)]
     title, unit = POSITIONS[kind]
     low, high = (-1.0, 1.0) if kind != "bias" else (float(values.min()), float(values.max()))
-    shape = len(picked[0]) * rows / (len(picked[1]) * columns)
-    wide = 6.4 if shape <= 1 else 6.4 / shape
-    figure = new_figure(max(wide, 1.6) + 1.2, max(wide * shape, 1.6) + 0.75)
-    axes = figure.add_subplot()
-    some = values[np.ix_(*picked)].reshape(-1, rows, columns)
-    axes.imshow(tiled(some, len(picked[1]), 1), cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
+    sheet = tiled(values[np.ix_(*picked)].reshape(-1, rows, columns), len(picked[1]), 1)
+    size = fitted(sheet, 6.4, 6.4)
+    shown = "" if len(picked[0]) * len(picked[1]) == rows * columns else ", some of the places"
+    head = f"{title}, {rows} × {columns}{shown}"
+    top = max(TITLE, (1.4 - size[1]) / 2)  # beside a low one stands the name of its axis
+    wide = max(size[0] + beside(unit, size), 1.1 * title_width([head]))
+    figure = board(0.6 + wide, top + size[1] + max(0.55, (1.4 - size[1]) / 2) + under(unit, size, 0.1))
+    axes = pane(figure, 0.6, top, size)
+    axes.imshow(sheet, cmap="viridis", vmin=low, vmax=high, interpolation="nearest")
     bare(axes)
     for ticks, places, side in ((axes.set_yticks, picked[0], rows), (axes.set_xticks, picked[1], columns)):
         ticks([place * (side + 1) + (side - 1) / 2 for place in range(len(places))], [str(one + 1) for one in places])
     axes.tick_params(labelsize=8)
-    shown = "" if len(picked[0]) * len(picked[1]) == rows * columns else ", some of the places"
-    axes.set_title(f"{title}, {rows} × {columns}{shown}")
+    axes.set_title(head)
     axes.set_xlabel("column of the patch")
     axes.set_ylabel("row of the patch")
-    bar(axes, "viridis", (low, high), unit)
+    bar(axes, "viridis", (low, high), unit, size, below=0.6)
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.classifier import Classifier, placed
+from vitrail.data.notes import quoted
 from vitrail.errors import VitrailError
 from vitrail.figures import drawings, features, maps, model_drawings, structure
 from vitrail.figures.methods import METHODS, Method, saliency
@@ -162,7 +164,9 @@ def named_class(classifier: Classifier, target: int | str | None) -> int:
         if int(target) >= len(classifier.classes) or int(target) < 0:
             raise VitrailError(f"there is no class {target}: the model has classes 0 to {len(classifier.classes) - 1}")
         return int(target)
-    raise VitrailError(f"the model has no class {target!r}: give its name or its number")
+    near = difflib.get_close_matches(target, classifier.classes, n=3)
+    hint = f"did you mean {quoted(near)}?" if near else f"its classes are {quoted(classifier.classes)}"
+    raise VitrailError(f"the model has no class {target!r}: {hint}")
 
 
 def predicted(classifier: Classifier, inputs: Tensor) -> Tensor:
