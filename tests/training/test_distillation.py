@@ -89,7 +89,12 @@ def test_a_training_learns_what_its_teacher_says(tmp_path) -> None:
     changes |= {
         f"architecture.{name}": value for name, value in small.items() if name not in ("num_classes", "img_size")
     }
-    changes |= {"architecture.class_token": True, "architecture.pool": "token", "architecture.rope": False}
+    changes |= {
+        "architecture.class_token": True,
+        "architecture.pool": "token",
+        "architecture.rope": False,
+        "architecture.init": "paper",
+    }
     changes |= {"schedule.warmup_epochs": 0.0}
     run = train(None, out=tmp_path / "run", changes=changes, steps=4, ema=0.0, device="cpu", img_size=8)
     assert run.best.model.config.distilled

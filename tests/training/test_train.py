@@ -54,7 +54,13 @@ def test_stages_change_the_size_and_evaluation_keeps_its_own(pictures, tmp_path,
     for engine in ("resident", "workers"):
         sizes.clear()
         stages = [{"until": 0.75, "img_size": 12}, {"until": 0.5, "img_size": 8}]
-        settings = {"img_size": 16, "stages": stages, "data.engine": engine, "architecture.rope": False}
+        settings = {
+            "img_size": 16,
+            "stages": stages,
+            "data.engine": engine,
+            "architecture.rope": False,
+            "architecture.init": "paper",
+        }
         run = train(pictures, tmp_path / engine, settings)
         assert sizes == [8] * 6 + [12] * 3 + [16] * 3
         assert run.best.preprocessing.size == (16, 16)
