@@ -21,6 +21,14 @@ def quoted(names: Collection[str]) -> str:
     return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN:,} more"
 
 
+def last_part(address: str) -> str:
+    """What a model or a set is called for short: the last part of a path; of a run's models, with the run's name."""
+    parts = printable(address).rstrip("/").split("/")
+    if address.startswith("hf:"):
+        return "/".join(parts)
+    return "/".join(parts[-2:] if parts[-1] in ("last", "best") else parts[-1:])
+
+
 def counted(count: int, one: str, many: str | None = None) -> str:
     """'1 picture', '1,000 pictures'."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

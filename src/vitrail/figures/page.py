@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitrail.classifier import Classifier
+from vitrail.data.notes import last_part
 from vitrail.figures.drawings import TITLES
 from vitrail.figures.features import patch_similarity
 from vitrail.figures.gather import Gathered, OfPicture
@@ -45,7 +46,7 @@ def page(classifier: Classifier, name: str, seen: Gathered, drawn: Mapping[str, 
     """The whole page; `drawn` are figures by their names."""
     notes = tag("div", [tag("p", note) for note in seen.notes], class_="notes") if seen.notes else None
     parts = [_picture(place, one, drawn) for place, one in enumerate(seen.pictures, 1)]
-    short = name.rstrip("/").rpartition("/")[2]
+    short = last_part(name)
     return document(
         f"{short}: what it sees",
         tag("h1", short),

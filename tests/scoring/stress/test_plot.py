@@ -10,7 +10,7 @@ from vitrail.scoring.stress.baseline import ALEXNET, Baseline
 from vitrail.scoring.stress.corruptions import CORRUPTIONS, SEVERITIES
 from vitrail.scoring.stress.plan import FACTORS, SHARES
 from vitrail.scoring.stress.plot import page_of
-from vitrail.scoring.stress.report import Curve, Point, Stressed, StressReport
+from vitrail.scoring.stress.report import Curve, Point, Stressed, StressReport, short
 from vitrail.scoring.stress.subject import Outcome
 
 
@@ -59,3 +59,11 @@ def test_the_names_of_models_lie_under_the_head_and_above_all_panels(page: Figur
 
 def test_accuracy_ends_at_a_hundred_percent(page: Figure) -> None:
     assert all(axes.get_ylim()[1] <= 101 for axes in page.axes)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("runs/vit/last", "vit/last"), ("runs/vit/best/", "vit/best"), ("a/deit.pt", "deit.pt"), ("hf:me/it", "hf:me/it")],
+)
+def test_the_models_of_two_runs_have_different_names(name: str, wanted: str) -> None:
+    assert short(name) == wanted

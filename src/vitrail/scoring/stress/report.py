@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.batch import Bad
-from vitrail.data.notes import counted, quoted
+from vitrail.data.notes import counted, last_part, quoted
 from vitrail.pictures.sources import printable
 from vitrail.scoring.probing.report import aligned, write_csv
 from vitrail.scoring.stress.baseline import Baseline
@@ -255,7 +255,6 @@ def label(name: str, series: str, report: StressReport) -> str:
 
 
 def short(name: str, length: int = 34) -> str:
-    """The last part of a path; other names as they are."""
-    text = printable(name).rstrip("/")
-    text = text if text.startswith("hf:") else text.rsplit("/", 1)[-1]
+    """Cut off at a length."""
+    text = last_part(name)
     return text if len(text) <= length else text[: length - 1] + "…"
