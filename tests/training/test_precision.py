@@ -26,6 +26,15 @@ def test_residuals_are_bfloat16_where_that_is_asked_for_and_in_training_alone():
     assert tokens_between_blocks("bf16_residual") == [torch.bfloat16, torch.float32]
 
 
+@pytest.mark.parametrize(("asked", "on_a_gpu"), [("auto", "bf16"), ("fast", "bf16_residual")])
+def test_what_is_left_open_is_float32_where_no_gpu_has_bfloat16(asked, on_a_gpu, monkeypatch):
+    assert Precision(asked, torch.device("cpu")).name == "fp32"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch, "tensor", lambda value, device: value)  # there may be none here
+    monkeypatch.setattr(torch, "zeros", lambda shape, device: 0.0)
+    assert Precision(asked, torch.device("cuda")).name == on_a_gpu
+
+
 def test_a_model_without_blocks_cannot_have_it():
     with pytest.raises(vitrail.VitrailError, match="is for Vision Transformers: use bf16"):
         Precision("bf16_residual", torch.device("cpu")).prepare(vitrail.create("r26_small"))

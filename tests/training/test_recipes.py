@@ -95,7 +95,7 @@ def test_what_is_written_is_read_again(recipe):
         ("batch_size = 2.5", "it must be a whole number"),
         ("batch_size = true", "it must be a whole number"),
         ("compile = 1", "it must be true or false"),
-        ("precision = 'fp8'", "choose from auto, fp32, bf16, bf16_residual, fp16"),
+        ("precision = 'fp8'", "choose from auto, fast, fp32, bf16, bf16_residual, fp16"),
         ("data = 3", "it must be a table"),
         ("architecture = 3", "architecture must be a table"),
         ("stages = 3", "it must be a list"),

@@ -25,7 +25,7 @@ def plan(
     epochs: float | None = None,
     pictures: str = "imagenet",
     accumulate: int | None = None,
-    precision: Literal["auto", "fp32", "bf16", "bf16_residual", "fp16"] | None = None,
+    precision: Literal["auto", "fast", "fp32", "bf16", "bf16_residual", "fp16"] | None = None,
     compile: bool | None = None,
     optimiser: Literal["adamw", "adam", "sgd", "lion", "muon"] | None = None,
     ema: bool | None = None,

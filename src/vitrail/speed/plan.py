@@ -11,6 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.walk import flops, parameters, tokens
 from vitrail.model.zoo import configure, find
+from vitrail.speed.activations import PRECISIONS
 from vitrail.speed.advice import advise
 from vitrail.speed.efficiency import efficiency_of
 from vitrail.speed.hardware import GIB, Device, find_device
@@ -240,13 +241,14 @@ def _pictures(given: int | str) -> int:
 
 
 def _precision(name: str, device: str | None) -> str:
-    """What `auto` is on the device that is planned for, or measured."""
-    known = ("auto", "fp32", "bf16", "bf16_residual", "fp16")
+    """What `auto` and `fast` are on the device that is planned for, or measured."""
+    chosen = {"auto": "bf16", "fast": "bf16_residual"}
+    known = (*chosen, *PRECISIONS)
     if name not in known:
         raise VitrailError(f"precision {name!r} is not known: choose from {', '.join(known)}")
-    if name != "auto" or device == "cuda":
-        return "bf16" if name == "auto" else name
+    if name in PRECISIONS or device == "cuda":
+        return chosen.get(name, name)
     from vitrail.model.devices import choose_device
     from vitrail.training.precision import Precision
 
-    return Precision("auto", choose_device(device)).name
+    return Precision(name, choose_device(device)).name

@@ -24,8 +24,9 @@ class Precision:
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.device = device
-        if name == "auto":
-            name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        if name in ("auto", "fast"):
+            half = "bf16" if name == "auto" else "bf16_residual"
+            name = half if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
         if name == "fp16" and device.type == "cpu":
             raise VitrailError("precision fp16 needs a GPU: use bf16 or fp32 on the CPU")
         self.name = name
