@@ -21,6 +21,7 @@ from vitrail.model.zoo import create
 from vitrail.pictures import Preprocessing
 from vitrail.speed.memory import Setup
 from vitrail.speed.rates import synchronise
+from vitrail.training.assembly import fuse_passes
 from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.compiling import compile_or_say_why
 from vitrail.training.ema import Ema
@@ -122,6 +123,8 @@ def stepper(setup: Setup, device: torch.device, *, compiled: bool) -> Iterator[S
             ema=Ema(model, recipe.ema) if setup.ema else None,
             accumulate=setup.accumulate,
         )
+        if compiled:
+            fuse_passes(trainer)
         yield Stepper(trainer, batch, preprocessing)
 
 

@@ -80,11 +80,16 @@ def make_trainer(
         ema=Ema(model, recipe.ema) if recipe.ema > 0 else None,
         accumulate=recipe.accumulate,
     )
-    if recipe.compile and reason is None and world.device.type == "cuda" and not sharded:
-        for part in (trainer.optimiser, trainer.ema):
-            if isinstance(part, Muon | Ema):
-                part.compile()
+    if recipe.compile and reason is None and not sharded:
+        fuse_passes(trainer)
     return trainer, reason
+
+
+def fuse_passes(trainer: Trainer) -> None:
+    """On a GPU the compiler takes the passes over all weights too, not the model alone."""
+    for part in (trainer.optimiser, trainer.ema):
+        if trainer.world.device.type == "cuda" and isinstance(part, Muon | Ema):
+            part.compile()
 
 
 def _compile(plan: Plan, world: World, precision: Precision, sharded: bool) -> str | None:
