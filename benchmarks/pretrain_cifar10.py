@@ -1,7 +1,8 @@
 """Does learning without labels help? CIFAR-10: each method pretrains, then the same fine-tuning, beside from scratch.
 
-    python benchmarks/pretrain_cifar10.py CIFAR10.npz masked mae dino scratch --seeds 3 --runs runs/pretrained \
-        --out benchmarks/pretrain_cifar10.jsonl
+    python benchmarks/pretrain_cifar10.py CIFAR10.npz masked mae dino scratch --seeds 3 --runs runs/pretrained
+    python benchmarks/pretrain_cifar10.py CIFAR10.npz scratch --set optimiser.lr=2e-3 --set optimiser.muon_lr=0.02
+    python benchmarks/pretrain_cifar10.py CIFAR10.npz mae --seeds 1 --epochs 110 --set augmentation.mix_prob=0.5
     python benchmarks/pretrain_cifar10.py --table benchmarks/pretrain_cifar10.jsonl
 
 Pretraining sees the 50,000 training pictures without their labels (seed 0), fine-tuning with them, and the test
@@ -72,16 +73,20 @@ def one(source: Any, start: Run | None, seed: int, folder: Path, args: argparse.
 
 def table(file: Path) -> None:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    columns = ("start", "pretraining, epochs", "s", "fine-tuning, epochs", "s", "test accuracy", "with flip", "seeds")
+    spans = ("pretraining, epochs", "s", "fine-tuning, epochs", "s")
+    columns = ("start", *spans, "test accuracy, %", "with flip", "seeds")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["start"], row["epochs"]), []).append(row)
-    for (start, epochs), some in groups.items():
+        groups.setdefault(json.dumps([row["start"], row["epochs"], row["changes"]]), []).append(row)
+    for name, some in groups.items():
+        start, epochs, changes = json.loads(name)
+        settings = ", ".join(f"{key} {value:g}" for key, value in changes.items() if key != "epochs")
         spread = f" ± {statistics.stdev(r['accuracy'] for r in some):.2f}" if len(some) > 1 else ""
         keys = ("accuracy", "accuracy_with_flip", "seconds")
         mean, flip, spent = (statistics.mean(r[key] for r in some) for key in keys)
         first = f"{some[0]['pretrain_epochs']:g} | {some[0]['pretrain_seconds']:.0f}" if start != "scratch" else "– | –"
+        start += f" ({settings})" if settings else ""
         print(f"| {start} | {first} | {epochs:g} | {spent:.0f} | {mean:.2f}{spread} | {flip:.2f} | {len(some)} |")
 
 
@@ -110,7 +115,7 @@ def main() -> None:
     for start in args.starts:
         learned = None if start == "scratch" else encoder(start, source, args.runs / start, args.device, before)
         for seed in range(args.seeds):
-            folder = args.runs / f"{start}-{args.epochs or 'recipe'}-{seed}"
+            folder = args.runs / "-".join([start, *map(str, (args.epochs or "recipe", *args.changes.values(), seed))])
             row = {"start": start, **one(source, learned, seed, folder, args)}
             if learned is not None:
                 row |= {"pretrain_epochs": learned.recipe.epochs, "pretrain_seconds": round(seconds(learned), 1)}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from torch.nn import functional as F
 
 from vitrail.model import ViT
 from vitrail.model.positions import (
+    Resampling,
     relative_index,
     resample_patches,
     resize_bias_table,
     resize_line,
+    resize_map,
     resize_positions,
     rotate,
     rotations,
@@ -164,6 +167,25 @@ def test_a_constant_stays_constant_and_the_same_grid_is_left_bit_for_bit(how: st
     torch.testing.assert_close(flat, torch.full((1, 180, 6), 0.3), atol=1e-6, rtol=0)
     line = resize_line(torch.full((1, 14, 6), 0.3), 20, how)
     torch.testing.assert_close(line, torch.full((1, 20, 6), 0.3), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("how", get_args(Resampling))
+@pytest.mark.parametrize(("old", "new"), [((8, 8), (4, 4)), ((14, 14), (7, 28)), ((5, 3), (9, 10)), ((8, 6), (8, 5))])
+def test_where_runs_must_repeat_themselves_products_resize_as_the_kernel_does(monkeypatch, how: str, old, new) -> None:
+    values = noise(1, 6, *old).requires_grad_()
+    plain = resize_map(values, new, how)
+    wanted = plain, *torch.autograd.grad(plain.square().sum(), values)
+    learned_from: list[bool] = []
+    kernel = F.interpolate
+    monkeypatch.setattr(F, "interpolate", lambda x, **how: learned_from.append(x.requires_grad) or kernel(x, **how))
+    torch.use_deterministic_algorithms(True)
+    try:
+        again = resize_map(values, new, how)
+        found = again, *torch.autograd.grad(again.square().sum(), values)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert learned_from == [False, False]
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_as_many_patches_in_another_shape_are_resized() -> None:

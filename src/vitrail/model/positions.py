@@ -87,6 +87,8 @@ def relative_index(grid: Pair, has_prefix: bool, num_prefix: int, device: torch.
 
 def resize_map(values: Tensor, size: Pair, how: Resampling) -> Tensor:
     """Resizes (1, channels, h, w) as the named library does it."""
+    if values.requires_grad and torch.are_deterministic_algorithms_enabled():
+        return _resize_by_products(values, size, how)
     if how == "google":  # scipy's zoom, which computes in float64
         return F.interpolate(values.double(), size=size, mode="bilinear", align_corners=True).to(values.dtype)
     if how == "torchvision":
@@ -96,6 +98,15 @@ def resize_map(values: Tensor, size: Pair, how: Resampling) -> Tensor:
         return F.interpolate(values, scale_factor=scale, mode="bicubic")
     mode = "bilinear" if how == "timm_npz" else "bicubic"
     return F.interpolate(values, size=size, mode=mode, antialias=how in ("timm", "dinov2_reg"))
+
+
+def _resize_by_products(values: Tensor, size: Pair, how: Resampling) -> Tensor:
+    """The same to rounding, as two matrix products: on a GPU the gradients of a resize add up in any order."""
+    rows, columns = (
+        resize_map(torch.eye(old, device=values.device)[None, :, None], (1, new), how)[0, :, 0]  # (old, new)
+        for old, new in zip(values.shape[-2:], size, strict=True)
+    )
+    return rows.T @ (values @ columns)
 
 
 def resize_positions(table: Tensor, old: Pair, new: Pair, num_prefix: int, how: Resampling = "timm") -> Tensor:
