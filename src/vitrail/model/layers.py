@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
 from vitrail.model.config import Activation, ViTConfig
+from vitrail.model.devices import half_on_gpu
 
 
 def make_norm(config: ViTConfig, width: int) -> nn.Module:
@@ -56,17 +57,17 @@ class ShortGELU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         wide = x.float()
-        return (wide * _normal(wide)[0]).to(x.dtype)
+        return (wide * normal(wide)[0]).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         wide = x.float()
-        below, bell = _normal(wide)
+        below, bell = normal(wide)
         return (gradient.float() * (below + wide * bell * 0.3989422804014327)).to(x.dtype)
 
 
-def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
+def normal(x: Tensor) -> tuple[Tensor, Tensor]:
     """The normal distribution, and exp(-x² / 2)."""
     bell = torch.exp(-0.5 * x * x)
     t = torch.reciprocal(1 + (0.3275911 * 0.5**0.5) * x.abs())
@@ -138,7 +139,17 @@ class Mlp(nn.Module):
         self.drop2 = make_dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and self._is_plain and (kind := half_on_gpu(x)) is not None:
+            from vitrail.model.fused_mlp import FusedMlp
+
+            layers = (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
+            return FusedMlp.apply(x.to(kind), *(one.to(kind) for one in layers))
         return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Nothing but linear maps and GELU."""
+        return isinstance(self.act, ExactGELU) and isinstance(self.drop1, nn.Identity)
 
 
 class SwiGLU(nn.Module):
