@@ -16,7 +16,7 @@ CASES = [(2, 37, 48, 192), (1, 1, 16, 32), (3, 70, 24, 300), (4, 33, 32, 256)]  
 
 def apart(case, dtype, device):
     """The largest differences of the result and of every gradient, each over the largest number there is."""
-    from vitrail.model.fused_mlp import FusedMlp
+    from vitrail.model.kernels.fused_mlp import FusedMlp
 
     torch.manual_seed(0)
     batch, tokens, width, hidden = case

@@ -32,7 +32,7 @@ def as_defined(qkv, q_weight, k_weight, turn, heads, scale):
 
 def apart(case, dtype, device):
     """The largest differences of the result and of every gradient, each over the largest number there is."""
-    from vitrail.model.packed_attention import PackedAttention
+    from vitrail.model.kernels.packed_attention import PackedAttention
 
     torch.manual_seed(0)
     batch, tokens, heads, width, norms, rotations = case

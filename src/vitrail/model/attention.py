@@ -115,7 +115,7 @@ class Attention(nn.Module):
 
     def _short(self, x: Tensor, turn: Tensor | None) -> Tensor:
         """The same as below up to the projection, (batch, tokens, heads * head_dim)."""
-        from vitrail.model.packed_attention import PackedAttention
+        from vitrail.model.kernels.packed_attention import PackedAttention
 
         norms = [norm.weight.float() if isinstance(norm, nn.RMSNorm) else None for norm in (self.q_norm, self.k_norm)]
         eps = self.q_norm.eps if isinstance(self.q_norm, nn.RMSNorm) else None

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from vitrail.errors import VitrailError
 
-
 HAS_TRITON = find_spec("triton") is not None  # it comes with torch where that is made for GPUs
 
 

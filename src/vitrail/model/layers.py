@@ -140,7 +140,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and self._is_plain and (kind := half_on_gpu(x)) is not None:
-            from vitrail.model.fused_mlp import FusedMlp
+            from vitrail.model.kernels.fused_mlp import FusedMlp
 
             layers = (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
             return FusedMlp.apply(x.to(kind), *(one.to(kind) for one in layers))

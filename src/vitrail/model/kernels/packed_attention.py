@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.model.short_attention import short_attention, short_attention_backward
+from vitrail.model.kernels.short_attention import short_attention, short_attention_backward
 
 
 class PackedAttention(torch.autograd.Function):
