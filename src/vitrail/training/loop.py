@@ -78,7 +78,7 @@ class Trainer:
         while self.progress.step < self.total_steps and not self._is_enough():
             loader, preprocessing, until = self.make_loader(self.progress.step)
             shift = self.progress.skipped_data
-            self.watch.go()
+            self.watch.begin()
             for batch in loader.batches(self.progress.step + shift, until + shift):
                 self._one(batch, preprocessing)
                 if self.progress.skipped_data != shift or self._is_enough():

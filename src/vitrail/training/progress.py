@@ -29,20 +29,30 @@ class Progress:
 
 
 class Stopwatch:
-    """The time of a step: without evaluations and checkpoints, and without the first steps, in which things compile."""
+    """The time of the steps: without evaluations and checkpoints, and as if the first of each kind, in which things
+    compile, had taken as long as the others."""
 
     def __init__(self, device: torch.device, *, first: int) -> None:
         self.device, self.first = device, first
-        self.setup = self.seconds = 0.0  # of the first steps, of the others
+        self.setup = 0.0  # of the first steps
+        self.seconds = 0.0  # of the present kind's
         self.steps = 0
+        self._earlier: list[tuple[float, int]] = []  # seconds and steps of other kinds
         self._since: float | None = None
+
+    def begin(self) -> None:
+        """From here on steps are of another kind, for which things may have to compile again."""
+        self.pause()
+        self._earlier.append((self._whole(), self.steps))
+        self.seconds, self.steps = 0.0, 0
+        self.go()
 
     def step(self) -> None:
         """A step was given to the device."""
         self.steps += 1
         if self.steps == self.first and self._since is not None:
             self.pause()
-            self.setup, self.seconds = self.seconds, 0.0
+            self.setup, self.seconds = self.setup + self.seconds, 0.0
             self.go()
 
     def go(self) -> None:
@@ -63,8 +73,14 @@ class Stopwatch:
             self.go()
 
     def each(self) -> float | None:
-        """Seconds for a step; unknown where there were only first ones."""
-        return self.seconds / (self.steps - self.first) if self.steps > self.first else None
+        """Seconds for a step, on average over all kinds; unknown where there were only first ones."""
+        kinds = [*self._earlier, (self._whole(), self.steps)]
+        known = [(seconds, steps) for seconds, steps in kinds if steps > self.first]
+        return sum(seconds for seconds, _ in known) / sum(steps for _, steps in known) if known else None
+
+    def _whole(self) -> float:
+        """Seconds of all steps of the present kind."""
+        return self.seconds * self.steps / (self.steps - self.first) if self.steps > self.first else 0.0
 
     def _now(self) -> float:
         if self.device.type == "cuda":
