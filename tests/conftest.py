@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+
+from tests.parts import divided, file_of, weights
 
 # before torch is loaded: tests share their cores with others
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -23,15 +26,17 @@ DATA = Path(os.environ.get("VITRAIL_TEST_DATA", Path(__file__).parents[2] / "sha
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", metavar="I/N", help="every Nth file of tests, from the Ith on: for several processes")
+    parser.addoption("--part", metavar="I/N", help="the Ith of N parts that take about as long: for several processes")
 
 
+@pytest.hookimpl(trylast=True)  # what others leave out is not counted
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if part := config.getoption("--part"):
-        first, step = map(int, part.split("/"))
-        files = sorted({item.path for item in items})[first - 1 :: step]
-        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
-        items[:] = [item for item in items if item.path in files]
+        number, parts = map(int, part.split("/"))
+        tests = Counter(file_of(item.path) for item in items)
+        files = set(divided(weights(tests), parts)[number - 1])
+        config.hook.pytest_deselected(items=[item for item in items if file_of(item.path) not in files])
+        items[:] = [item for item in items if file_of(item.path) in files]
 
 
 @pytest.fixture(scope="session", autouse=True)
