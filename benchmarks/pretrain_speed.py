@@ -212,7 +212,7 @@ class Side:
         context = get_context("spawn")
         self.order = order
         self._line, other = context.Pipe()
-        self._process = context.Process(target=take_part, args=(order, other), daemon=True)
+        self._process = context.Process(target=take_part, args=(order, other))
         self._process.start()
         other.close()  # so that its end is seen here
 
