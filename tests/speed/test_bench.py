@@ -144,14 +144,18 @@ def test_a_worker_computes_in_every_precision_and_trains(tmp_path: Path) -> None
     whole = worker.answer({**asked, "mode": "infer", "precision": "fp32", "batch": 6})
     judge.wanted = torch.tensor(whole["logits"])
     assert len(whole["logits"]) == 4
-    for precision in ("bf16", "fp16"):
+    for precision in ("bf16", "fp16", "fast", "fp8"):
         found = worker.answer({**asked, "mode": "infer", "precision": precision, "batch": 6})
         facts = {("timm", "eager"): found}
         away, same, _ = judge._compared(Case("x", "infer", 6, precision), facts, ("timm", "eager"))
         assert same
         assert away > 0
-    losses = [worker.answer({**asked, "mode": "train", "precision": p, "batch": 6})["loss"] for p in ("fp32", "bf16")]
-    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    losses = [
+        worker.answer({**asked, "mode": "train", "precision": precision, "batch": 6})["loss"]
+        for precision in ("fp32", "bf16", "fast")
+    ]
+    assert losses == pytest.approx(losses[:1] * 3, rel=0.02)
+    assert len(set(losses)) == 3
     assert worker.answer({"do": "turn", "seconds": 0.01})["runs"] >= 1
     with pytest.raises(FileNotFoundError):
         worker.answer({**asked, "folder": str(tmp_path / "no"), "mode": "infer", "precision": "fp32", "batch": 1})
@@ -200,7 +204,7 @@ def test_help_has_an_example(capsys) -> None:
         (["--seconds", "0"], 1, "--seconds must be above 0"),
         (["--peers", "keras"], 1, "choose from timm"),
         (["--ways", "graphs", "--device", "cpu"], 1, "need a GPU"),
-        (["--precisions", "fp8"], 2, "fp8"),
+        (["--precisions", "fp4"], 2, "fp4"),
         (["--device", "abacus"], 1, "cannot be used"),
         (["dinov2_s14"], 1, "has no head"),
     ],

@@ -18,7 +18,7 @@ def bench(
     /,
     *,
     batch_sizes: Annotated[list[int] | None, Many] = None,
-    precisions: Annotated[list[Literal["fp32", "bf16", "fp16"]] | None, Many] = None,
+    precisions: Annotated[list[Literal["fp32", "bf16", "fp16", "fast", "fp8"]] | None, Many] = None,
     modes: Annotated[list[Literal["infer", "train"]] | None, Many] = None,
     ways: Annotated[list[Literal["eager", "compiled", "graphs"]] | None, Many] = None,
     peers: Annotated[list[str] | None, Many] = None,
@@ -45,7 +45,8 @@ def bench(
     batch_sizes
         by default 1 and 128 on a GPU, 1 and 8 on a CPU
     precisions
-        by default bf16 on a GPU, fp32 on a CPU
+        by default bf16 on a GPU, fp32 on a CPU; ours alone, beside peers in bf16: fast (residuals of training in it
+        too) and fp8 (inference with linear maps in eight bits)
     modes
         infer, train or both
     ways

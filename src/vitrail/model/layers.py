@@ -13,12 +13,27 @@ from vitrail.errors import ConfigError
 from vitrail.model.config import Activation, ViTConfig
 from vitrail.model.devices import half_on_gpu
 
+WIDEST_NORM = 4096  # channels that one program of a kernel holds
+
 
 def make_norm(config: ViTConfig, width: int) -> nn.Module:
     """The norm that a configuration asks for."""
     if config.norm == "rms":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return nn.LayerNorm(width, eps=config.norm_eps)
+
+
+def beside_norm(x: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """What goes on as it is, and its norm. In training on a GPU in half precision, one kernel computes the gradients of
+    both."""
+    kind = half_on_gpu(x) if norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) else None
+    if kind is None or x.shape[-1] > WIDEST_NORM:
+        return x, norm(x)
+    from vitrail.model.kernels.fused_norm import FusedNorm
+
+    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    stream, normed = FusedNorm.apply(x, norm.weight, bias, norm.eps, kind)
+    return stream, normed
 
 
 def check_pictures(pictures: Tensor, in_chans: int) -> None:

@@ -12,6 +12,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,13 @@ class _Arena:
         self.say(f"{case}: preparing")
         rows: dict[tuple[str, str], Row] = {}
         facts: dict[tuple[str, str], dict[str, Any]] = {}
-        for one in crowd:
+        self._make_reference(case, crowd)
+        # on a GPU compilers run side by side; on a CPU they would only wait for each other, and memory is what counts
+        with ThreadPoolExecutor(1 if self.device == "cpu" else max(1, (os.cpu_count() or 1) // 2)) as pool:
+            asked = [(one, pool.submit(self._ask, one, case, one.way)) for one in crowd]
+        for one, answer in asked:
             try:
-                facts[one.name, one.way] = self._prepare(case, one)
+                facts[one.name, one.way] = answer.result()
             except ContenderError as error:
                 rows[one.name, one.way] = Row(one.name, one.way, error=_brief(str(error)))
         ready = [one for one in crowd if (one.name, one.way) in facts]
@@ -118,17 +123,21 @@ class _Arena:
         order = [(one.name, one.way) for one in crowd]
         return Measurement(case, rate, flops(self.config), tuple(rows[key] for key in order))
 
-    def _prepare(self, case: Case, one: Contender) -> dict[str, Any]:
+    def _make_reference(self, case: Case, crowd: Sequence[Contender]) -> None:
+        """Logits of our model in float32, with which all are compared."""
         if case.mode == "infer" and self.wanted is None:
-            if one.name != OURS:
-                raise ContenderError("there is nothing to compare with")
-            whole = self._ask(one, Case(case.model, "infer", 4, "fp32"), way="eager")
+            one = next(one for one in crowd if one.name == OURS)
+            try:
+                whole = self._ask(one, Case(case.model, "infer", 4, "fp32"), way="eager")
+            except ContenderError as error:
+                raise VitrailError(f"{case.model} cannot be measured here: {error}") from error
             self.wanted = torch.tensor(whole["logits"])
-        return self._ask(one, case, way=one.way)
 
     def _ask(self, one: Contender, case: Case, way: str) -> dict[str, Any]:
         if case.mode == "train" and case.precision == "fp16" and self.device == "cpu":
             raise ContenderError("training in fp16 needs a GPU")
+        if case.mode == "train" and case.precision == "fp8":
+            raise ContenderError("fp8 is for inference")
         return one.ask(
             "prepare",
             folder=str(self.folder),

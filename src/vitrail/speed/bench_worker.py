@@ -25,12 +25,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitrail.errors import ConfigError
 from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.fp8 import Fp8Linear, quantise
+from vitrail.model.vit import ViT
 from vitrail.speed.contenders import build
-from vitrail.speed.peers import PEERS
+from vitrail.speed.peers import OURS, PEERS
 from vitrail.speed.rates import matrix_rate, synchronise
+from vitrail.training.precision import Precision
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16}  # all others compute in bfloat16
 COMPARED = 4  # pictures, of which larger batches are made
 FIRST_STEPS = 3  # of training, after which losses are compared
 WARM = 2  # further runs before the clock
@@ -71,6 +75,8 @@ class Worker:
         _reset_peak(self.device)
         found: dict[str, Any] = {}
         if mode == "infer":
+            if precision == "fp8" and contender == OURS:
+                model = _in_eight_bits(model, pictures[:COMPARED])
             self.step = _inference(model, pictures, precision, way)
             logits = self.step()[:COMPARED].float().cpu()
             found["logits"] = logits.tolist() if twin is None else None
@@ -79,6 +85,8 @@ class Worker:
                     wanted = twin.eval()(_pictures(config, min(batch, COMPARED)))
                 found["difference"] = float((logits - wanted).abs().max() / wanted.std())
         else:
+            if precision == "fast" and contender == OURS:
+                Precision("bf16_residual", self.device).prepare(model)
             step = _training(model, pictures, labels, precision, way)
             self.step = step
             for _ in range(FIRST_STEPS):
@@ -162,10 +170,19 @@ def _compiled(model: nn.Module, way: str) -> Any:
     return torch.compile(model, dynamic=False, mode="reduce-overhead" if way == "graphs" else None)
 
 
+def _in_eight_bits(model: nn.Module, pictures: Tensor) -> nn.Module:
+    if not isinstance(model, ViT):
+        raise ConfigError("fp8 is for Vision Transformers")
+    return quantise(model, pictures)
+
+
 def _inference(model: nn.Module, pictures: Tensor, precision: str, way: str) -> Callable[[], Tensor]:
     """Weights and pictures in these numbers, as one serves a model."""
-    model = model.eval().to(DTYPES[precision])
-    run, given = _compiled(model, way), pictures.to(DTYPES[precision])
+    dtype = DTYPES.get(precision, torch.bfloat16)
+    model = model.eval()
+    if not any(isinstance(part, Fp8Linear) for part in model.modules()):
+        model = model.to(dtype)
+    run, given = _compiled(model, way), pictures.to(dtype)
 
     def forward() -> Tensor:
         with torch.inference_mode():
@@ -181,7 +198,7 @@ def _training(model: nn.Module, pictures: Tensor, labels: Tensor, precision: str
     scaler = torch.amp.GradScaler(pictures.device.type) if precision == "fp16" else None
     amp: Any = contextlib.nullcontext()
     if precision != "fp32":
-        amp = torch.autocast(pictures.device.type, DTYPES[precision])
+        amp = torch.autocast(pictures.device.type, DTYPES.get(precision, torch.bfloat16))
 
     def step() -> Tensor:
         with amp:

@@ -1,0 +1,63 @@
+"""Eight-bit linear maps against their definition in float64; a trained model keeps its answers."""
+
+import pytest
+import torch
+from torch import nn
+
+import vitrail
+from vitrail.errors import ConfigError
+from vitrail.model.fp8 import Fp8Linear, quantise
+
+
+def rounded(x):
+    """To the nearest number of e4m3, by its definition: 3 bits of mantissa, exponents from -6, at most 448."""
+    x = x.double().clamp(-448, 448)
+    step = 2.0 ** (torch.floor(torch.log2(x.abs().clamp(min=2.0**-6))) - 3)
+    return torch.round(x / step) * step  # ties to even
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_map_is_that_of_rounded_weights_and_tokens(bias):
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 48, bias=bias)
+    x = torch.randn(3, 7, 64)
+    x[0, 0, 0] = 100.0  # beyond what was seen: it becomes the largest number
+    small = Fp8Linear(linear, largest=3.0)
+    found = small(x)
+    assert found.dtype == torch.bfloat16
+    tokens = rounded(x / (6.0 / 448)) * (6.0 / 448)
+    scale = linear.weight.detach().double().abs().max() / 448
+    wanted = tokens @ (rounded(linear.weight.detach() / scale) * scale).T
+    wanted = wanted if linear.bias is None else wanted + linear.bias.detach().bfloat16()
+    torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=2e-2)
+
+
+def test_a_copy_is_made_and_the_model_stays_as_it_is():
+    torch.manual_seed(0)
+    model = vitrail.create("vit_ti16", img_size=32, num_classes=5, depth=2, zero_head=False)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    pictures = torch.randn(4, 3, 32, 32)
+    small = quantise(model, pictures)
+    assert sum(isinstance(part, Fp8Linear) for part in small.modules()) == 8
+    assert not small.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    with torch.inference_mode():
+        wanted, found = model.eval()(pictures), small(pictures.bfloat16()).float()
+    assert 1e-4 < (found - wanted).norm() / wanted.norm() < 0.1
+    assert torch.isfinite(small(100 * pictures.bfloat16())).all()
+
+
+def test_widths_that_do_not_fit_are_named():
+    model = vitrail.create("vit_ti16", img_size=32, embed_dim=72, num_heads=3)
+    with pytest.raises(ConfigError, match="embed_dim to be a multiple of 16"):
+        quantise(model, torch.zeros(1, 3, 32, 32))
+
+
+def test_a_trained_model_keeps_its_answers(deit_tiny, imagenet_sample):
+    classifier = vitrail.load(deit_tiny)
+    files = sorted(imagenet_sample.rglob("*.*"))[::25]
+    pictures = torch.cat(list(classifier._batches(files, 64)))
+    with torch.inference_mode():
+        wanted = classifier.model(pictures).argmax(1)
+        found = quantise(classifier.model, pictures[:16])(pictures.bfloat16()).argmax(1)
+    assert (found == wanted).float().mean() >= 0.9
