@@ -1,0 +1,101 @@
+"""Kernels for some hundred tokens compute attention as it is defined; where there is no GPU, Triton interprets them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+CASES = [  # batch, tokens, heads, width
+    (1, 65, 2, 64),
+    (2, 100, 1, 64),
+    (1, 128, 1, 64),
+    (1, 196, 1, 64),
+    (2, 197, 1, 64),
+    (1, 198, 1, 32),
+    (1, 256, 1, 64),
+]
+
+
+def as_defined(qkv, heads, scale):
+    """In float64, by its definition."""
+    q, k, v = qkv.double().unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    products = q @ k.mT * scale
+    return (products.softmax(-1) @ v).transpose(1, 2).flatten(2), products.logsumexp(-1)
+
+
+def apart(case, dtype, device, shift=0.0):
+    """The largest differences of results, gradients and their sums, each over the largest number there is."""
+    from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
+
+    torch.manual_seed(0)
+    batch, tokens, heads, width = case
+    qkv = torch.randn(batch, tokens, 3 * heads * width, device=device)
+    qkv[..., 0], qkv[..., heads * width] = shift, -shift  # to every product of the first head the same is added
+    qkv = qkv.to(dtype)
+    upstream = torch.randn(batch, tokens, heads * width, device=device).to(dtype)
+    exact = qkv.clone().requires_grad_()
+    right_out, right_lse = as_defined(exact, heads, width**-0.5)
+    (right,) = torch.autograd.grad(right_out, exact, upstream.double())
+    out, lse = mid_attention(qkv, heads, width**-0.5)
+    packed, sums = mid_attention_backward(upstream, qkv, out, lse, heads, width**-0.5)
+    assert packed.shape == qkv.shape
+    assert sums.dtype == torch.float32
+    pairs = [(out, right_out), (lse, right_lse), (sums.sum(0), right.double().sum((0, 1)))]
+    pairs += zip(packed.chunk(3, -1), right.chunk(3, -1), strict=True)
+    return [float((a.double() - b.detach()).abs().max() / b.detach().abs().max()) for a, b in pairs]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested")
+def test_their_steps_are_those_of_the_definition():
+    """In float32, also where all products are far below 0. In a process of its own: Triton reads its setting once."""
+    script = (
+        "from tests.model.test_mid_attention import CASES, apart\n"
+        "import torch\n"
+        "print(max(max(apart(case, torch.float32, 'cpu')) for case in CASES))\n"
+        "print(max(apart((1, 70, 2, 64), torch.float32, 'cpu', shift=50)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    usual, shifted = map(float, done.stdout.split())
+    assert usual < 3e-6
+    assert shifted < 1e-4  # products of some -300 are rounded to 2e-5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernels_compute_the_definition(case, dtype):
+    assert max(apart(case, dtype, "cuda")) < 0.02
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_tokens_that_come_after_the_last_are_neither_read_nor_written():
+    """The next picture's are not numbers: none of that is seen."""
+    from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
+
+    torch.manual_seed(0)
+    qkv = torch.randn(2, 197, 3 * 3 * 64, device="cuda", dtype=torch.bfloat16)
+    upstream = torch.randn(2, 197, 3 * 64, device="cuda", dtype=torch.bfloat16)
+    out, lse = mid_attention(qkv, 3, 0.125)
+    alone = mid_attention_backward(upstream, qkv, out, lse, 3, 0.125)[0][0]
+    for one in (qkv, upstream):
+        one[1] = float("nan")
+    out_beside, lse_beside = mid_attention(qkv, 3, 0.125)
+    beside = mid_attention_backward(upstream, qkv, out_beside, lse_beside, 3, 0.125)[0]
+    assert torch.equal(out_beside[0], out[0])
+    assert torch.equal(lse_beside[0], lse[0])
+    assert torch.equal(beside[0], alone)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_the_operators_are_what_a_compiler_takes_them_for():
+    from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
+
+    qkv = torch.randn(2, 197, 3 * 3 * 64, device="cuda", dtype=torch.bfloat16)
+    torch.library.opcheck(mid_attention, (qkv, 3, 0.125))
+    out, lse = mid_attention(qkv, 3, 0.125)
+    torch.library.opcheck(mid_attention_backward, (out, qkv, out, lse, 3, 0.125))
