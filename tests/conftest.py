@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import sys
 import tarfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="I/N", help="the Ith of N parts that take about as long: for several processes")
 
 
-@pytest.hookimpl(trylast=True)  # what others leave out is not counted
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if part := config.getoption("--part"):
         number, parts = map(int, part.split("/"))
-        tests = Counter(file_of(item.path) for item in items)
-        files = set(divided(weights(tests), parts)[number - 1])
+        files = divided(weights({file_of(item.path) for item in items}), parts)[number - 1]
         config.hook.pytest_deselected(items=[item for item in items if file_of(item.path) not in files])
         items[:] = [item for item in items if file_of(item.path) in files]
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.parts import SECONDS, TESTS, divided, file_of, weights
+from tests.parts import SECONDS, TESTS, divided, file_of
 
 FILES = st.dictionaries(st.text(min_size=1), st.floats(0.01, 100), max_size=60)
 
@@ -28,8 +28,3 @@ def test_parts_do_not_depend_on_the_order_in_which_files_are_found(seconds: dict
 
 def test_files_that_take_long_are_there() -> None:
     assert SECONDS.keys() <= {file_of(path) for path in TESTS.rglob("test_*.py")}
-
-
-def test_a_file_that_is_not_named_counts_by_its_tests() -> None:
-    known = next(iter(SECONDS))
-    assert weights({known: 1, "a new one": 50}) == {known: SECONDS[known], "a new one": 4.0}
