@@ -61,19 +61,19 @@ def test_its_steps_are_those_of_the_definition():
     script = (
         "from tests.model.test_short_attention import CASES, apart\n"
         "import torch\n"
-        "print(max(max(apart(case, torch.float32, 'cpu')) for case in CASES))\n"
+        "print(*(one for case in CASES for one in apart(case, torch.float32, 'cpu')))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 2e-6
+    assert all(float(one) < 2e-6 for one in done.stdout.split())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_computes_the_definition(case):
-    assert max(apart(case, torch.bfloat16, "cuda")) < 0.02
+    assert all(one < 0.02 for one in apart(case, torch.bfloat16, "cuda"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
