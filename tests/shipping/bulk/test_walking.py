@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vitrail.errors import DataError
@@ -34,6 +34,7 @@ def test_a_walk_finds_the_files_that_pathlib_finds_in_its_order(tmp_path_factory
     assert list(walk(str(root))) == expected
 
 
+@example({("a",), ("B", "a")}, ["**", "*", "**"])
 @given(TREES, st.lists(STEPS, min_size=1, max_size=4))
 @settings(max_examples=80, deadline=None)
 def test_a_pattern_finds_the_files_that_glob_finds_each_once(tmp_path_factory, tree, steps) -> None:

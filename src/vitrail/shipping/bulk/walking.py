@@ -96,8 +96,8 @@ def fits(names: Sequence[str], steps: Sequence[str]) -> bool:
         return not names
     if steps[0] == "**":
         deepest = next((k for k, name in enumerate(names) if name.startswith(".")), len(names))
-        if len(steps) == 1:
-            return deepest == len(names)
+        if len(steps) == 1:  # what comes before it is a folder, so there is something below
+            return 0 < len(names) == deepest
         return any(fits(names[k:], steps[1:]) for k in range(deepest + 1))
     if not names or (names[0].startswith(".") and not steps[0].startswith(".")):
         return False
