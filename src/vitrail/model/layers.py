@@ -11,9 +11,6 @@ from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
 from vitrail.model.config import Activation, ViTConfig
-from vitrail.model.devices import half_on_gpu
-
-WIDEST_NORM = 4096  # channels that one program of a kernel holds
 
 
 def make_norm(config: ViTConfig, width: int) -> nn.Module:
@@ -21,19 +18,6 @@ def make_norm(config: ViTConfig, width: int) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return nn.LayerNorm(width, eps=config.norm_eps)
-
-
-def beside_norm(x: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """What goes on as it is, and its norm. In training on a GPU in half precision, one kernel computes the gradients of
-    both."""
-    kind = half_on_gpu(x) if norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) else None
-    if kind is None or x.shape[-1] > WIDEST_NORM:
-        return x, norm(x)
-    from vitrail.model.kernels.fused_norm import FusedNorm
-
-    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    stream, normed = FusedNorm.apply(x, norm.weight, bias, norm.eps, kind)
-    return stream, normed
 
 
 def check_pictures(pictures: Tensor, in_chans: int) -> None:
@@ -72,17 +56,17 @@ class ShortGELU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         wide = x.float()
-        return (wide * normal(wide)[0]).to(x.dtype)
+        return (wide * _normal(wide)[0]).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         wide = x.float()
-        below, bell = normal(wide)
+        below, bell = _normal(wide)
         return (gradient.float() * (below + wide * bell * 0.3989422804014327)).to(x.dtype)
 
 
-def normal(x: Tensor) -> tuple[Tensor, Tensor]:
+def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
     """The normal distribution, and exp(-x² / 2)."""
     bell = torch.exp(-0.5 * x * x)
     t = torch.reciprocal(1 + (0.3275911 * 0.5**0.5) * x.abs())
@@ -154,17 +138,7 @@ class Mlp(nn.Module):
         self.drop2 = make_dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and self._is_plain and (kind := half_on_gpu(x)) is not None:
-            from vitrail.model.kernels.fused_mlp import FusedMlp
-
-            layers = (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
-            return FusedMlp.apply(x.to(kind), *(one.to(kind) for one in layers))
         return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
-
-    @property
-    def _is_plain(self) -> bool:
-        """Nothing but linear maps and GELU."""
-        return isinstance(self.act, ExactGELU) and isinstance(self.drop1, nn.Identity)
 
 
 class SwiGLU(nn.Module):
