@@ -10,7 +10,6 @@ SECONDS = {
     "data/test_orphans.py": 23,
     "figures/test_drawings.py": 23,
     "model/test_config.py": 22,
-    "model/test_fused_mlp.py": 28,
     "peers/test_google.py": 40,
     "peers/test_real_weights.py": 97,
     "pretraining/test_cifar10_recipes.py": 21,
