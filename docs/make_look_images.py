@@ -1,6 +1,6 @@
 """Draws the pictures of docs/look.md.
 
-uv run --all-extras python docs/make_look_images.py deit_tiny_patch16_224.safetensors chelsea.png coffee.png imagenet-sample/
+uv run --all-extras python docs/make_look_images.py deit_tiny_patch16_224.safetensors chelsea.png coffee.png imagenet/
 
 The two photographs come with scikit-image, in `skimage/data`, and may be used by anyone (CC0): a cat by Stefan van der
 Walt, a cup of coffee by Rachel Michetti. Of the folder only mean distances are drawn.
