@@ -218,6 +218,15 @@ def test_wrong_input_is_one_line(arguments: list[str], code: int, words: str, ca
     assert words in captured.err
 
 
+def test_where_nothing_could_be_measured_no_plot_is_promised(capsys, tmp_path) -> None:
+    arguments = ["vit_ti16", "--modes", "train", "--precisions", "fp8", "--batch-sizes", "1", "--peers", "none"]
+    assert main(["bench", *arguments, "--rounds=1", "--seconds=0.01", "--device=cpu", f"--out={tmp_path / 'b'}"]) == 0
+    printed = capsys.readouterr().out
+    assert "fp8 is for inference" in printed
+    assert "nothing could be measured" in printed
+    assert not (tmp_path / "b" / "bench.png").exists()
+
+
 def test_peers_that_are_not_installed_are_left_out_or_named(monkeypatch) -> None:
     monkeypatch.setattr("vitrail.speed.peers.find_spec", lambda name: object() if name == "timm" else None)
     assert chosen_peers(None) == ["timm"]

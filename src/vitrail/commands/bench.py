@@ -86,5 +86,8 @@ def bench(
     print(f"{result.about['hardware']}, {result.about['threads']} threads, {result.about['date']}")
     print(", ".join(f"{name} {version}" for name, version in result.about["versions"].items()) + "\n")
     print_table(result.table(), right={1, 2, 3, 4, 5})
-    print(f"\nthe plot is {out / 'bench.png'}; the figures are in bench.json beside it")
+    if any(row.pictures_per_s for one in result.measurements for row in one.rows):
+        print(f"\nthe plot is {out / 'bench.png'}; the figures are in bench.json beside it")
+    else:
+        print(f"\nnothing could be measured; why is in {out / 'bench.json'} too")
     return 0
