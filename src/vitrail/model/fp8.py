@@ -2,7 +2,7 @@
 
 A number has four bits of exponent and three of mantissa (e4m3), times one factor for each tensor: the weights' from
 their largest number, the tokens' from the largest that some pictures make. All else is in bfloat16. GPUs since Hopper
-and Ada multiply such matrices twice as fast as bfloat16's.
+and Ada have such products; elsewhere this is slower than bfloat16, and a way to see what accuracy it costs.
 """
 
 from __future__ import annotations

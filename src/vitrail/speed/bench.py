@@ -90,13 +90,16 @@ class _Arena:
         facts: dict[tuple[str, str], dict[str, Any]] = {}
         self._make_reference(case, crowd)
         # on a GPU compilers run side by side; on a CPU they would only wait for each other, and memory is what counts
-        with ThreadPoolExecutor(1 if self.device == "cpu" else max(1, (os.cpu_count() or 1) // 2)) as pool:
+        pool = ThreadPoolExecutor(1 if self.device == "cpu" else max(1, (os.cpu_count() or 1) // 2))
+        try:
             asked = [(one, pool.submit(self._ask, one, case, one.way)) for one in crowd]
-        for one, answer in asked:
-            try:
-                facts[one.name, one.way] = answer.result()
-            except ContenderError as error:
-                rows[one.name, one.way] = Row(one.name, one.way, error=_brief(str(error)))
+            for one, answer in asked:
+                try:
+                    facts[one.name, one.way] = answer.result()
+                except ContenderError as error:
+                    rows[one.name, one.way] = Row(one.name, one.way, error=_brief(str(error)))
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C nobody else begins
         ready = [one for one in crowd if (one.name, one.way) in facts]
         times, rate = self._rounds(case, ceiling, ready)
         work = flops(self.config) * (3 if case.mode == "train" else 1)

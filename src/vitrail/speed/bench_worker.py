@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
 from vitrail.model.config import ResNetConfig, ViTConfig
-from vitrail.model.fp8 import Fp8Linear, quantise
+from vitrail.model.fp8 import quantise
 from vitrail.model.vit import ViT
 from vitrail.speed.contenders import build
 from vitrail.speed.peers import OURS, PEERS
@@ -75,9 +75,10 @@ class Worker:
         _reset_peak(self.device)
         found: dict[str, Any] = {}
         if mode == "infer":
-            if precision == "fp8" and contender == OURS:
-                model = _in_eight_bits(model, pictures[:COMPARED])
-            self.step = _inference(model, pictures, precision, way)
+            dtype = DTYPES.get(precision, torch.bfloat16)
+            in_eight_bits = precision == "fp8" and contender == OURS
+            model = _in_eight_bits(model, pictures[:COMPARED]) if in_eight_bits else model.to(dtype)
+            self.step = _inference(model, pictures.to(dtype), way)
             logits = self.step()[:COMPARED].float().cpu()
             found["logits"] = logits.tolist() if twin is None else None
             if twin is not None:
@@ -176,17 +177,13 @@ def _in_eight_bits(model: nn.Module, pictures: Tensor) -> nn.Module:
     return quantise(model, pictures)
 
 
-def _inference(model: nn.Module, pictures: Tensor, precision: str, way: str) -> Callable[[], Tensor]:
-    """Weights and pictures in these numbers, as one serves a model."""
-    dtype = DTYPES.get(precision, torch.bfloat16)
-    model = model.eval()
-    if not any(isinstance(part, Fp8Linear) for part in model.modules()):
-        model = model.to(dtype)
-    run, given = _compiled(model, way), pictures.to(dtype)
+def _inference(model: nn.Module, pictures: Tensor, way: str) -> Callable[[], Tensor]:
+    """As one serves a model: weights and pictures are in the numbers that are measured."""
+    run = _compiled(model.eval(), way)
 
     def forward() -> Tensor:
         with torch.inference_mode():
-            return run(given)
+            return run(pictures)
 
     return forward
 
