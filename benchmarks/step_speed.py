@@ -1,6 +1,6 @@
 """How long a step of a recipe takes in the real loop, and in which kernels: for finding what to make faster.
 
-    python benchmarks/step_speed.py cifar10-94 [--set precision='"bf16_residual"'] [--without-short] [--kernels 30]
+    python benchmarks/step_speed.py cifar10-94 [--set precision='"bf16_residual"'] [--without-kernels] [--kernels 30]
 
 The pictures are random and lie on the device, as CIFAR-10's would; the loop is that of training, with its optimiser and
 average.
@@ -23,7 +23,7 @@ import torch
 
 import vitrail
 from vitrail.data.named import from_arrays
-from vitrail.model import attention
+from vitrail.model import devices
 from vitrail.training.loop import Trainer
 from vitrail.training.recipe_files import read_recipe
 
@@ -74,12 +74,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipe")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--without-short", action="store_true", help="attention over few tokens by the usual kernels")
+    parser.add_argument("--without-kernels", action="store_true", help="nothing but the usual kernels")
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="also the N kernels that take longest")
     args = parser.parse_args()
     changes = {key: tomllib.loads(f"v = {value}")["v"] for key, _, value in (one.partition("=") for one in args.set)}
-    if args.without_short:
-        attention.HAS_TRITON = False
+    if args.without_kernels:
+        devices.HAS_TRITON = False
     noise = np.random.default_rng(0)
     labels = np.arange(50_000) % 10
     pictures = noise.integers(0, 256, (50_000, 32, 32, 3), np.uint8)
@@ -96,7 +96,7 @@ def main() -> None:
             {
                 "recipe": args.recipe,
                 "changes": changes,
-                "short": not args.without_short,
+                "own_kernels": not args.without_kernels,
                 "ms": round(1e3 * middle, 3),
                 "quartiles": [round(1e3 * low, 3), round(1e3 * high, 3)],
                 "pictures_per_s": round(batch / middle),

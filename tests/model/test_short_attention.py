@@ -32,19 +32,22 @@ def as_defined(qkv, q_weight, k_weight, turn, heads, scale):
 
 def apart(case, dtype, device):
     """The largest differences of the result and of every gradient, each over the largest number there is."""
-    from vitrail.model.short_attention import short_attention
+    from vitrail.model.kernels.packed_attention import PackedAttention
 
     torch.manual_seed(0)
     batch, tokens, heads, width, norms, rotations = case
-    qkv = torch.randn(batch, tokens, 3 * heads * width, device=device).to(dtype).requires_grad_()
-    weights = [torch.rand(width, device=device).requires_grad_() if norms else None for _ in range(2)]
+    x = torch.randn(batch, tokens, 48, device=device).to(dtype).requires_grad_()
+    weight = (torch.randn(3 * heads * width, 48, device=device) / 7).to(dtype).requires_grad_()
+    bias = None if tokens == 50 else torch.randn(3 * heads * width, device=device).to(dtype).requires_grad_()
+    scales = [torch.rand(width, device=device).requires_grad_() if norms else None for _ in range(2)]
     angle = torch.randn(batch if tokens == 36 else 1, 1, tokens, width // 2, device=device)
     turn = torch.stack([angle.cos(), angle.sin()]) if rotations else None
-    learn = [x for x in (qkv, *weights) if x is not None]
+    learn = [one for one in (x, weight, bias, *scales) if one is not None]
+    qkv = nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
     results = []
     for found in (
-        short_attention(qkv, *weights, turn, heads, width**-0.5, 1e-6),
-        as_defined(qkv, *weights, turn, heads, width**-0.5),
+        PackedAttention.apply(x, weight, bias, *scales, turn, heads, width**-0.5, 1e-6),
+        as_defined(qkv, *scales, turn, heads, width**-0.5),
     ):
         torch.manual_seed(1)
         upstream = torch.randn(found.shape, device=device)
@@ -92,7 +95,7 @@ def test_a_model_has_the_gradients_it_has_without_the_kernel(compiled, monkeypat
 
     exact = gradients(model, False)
     with_it = gradients(torch.compile(model) if compiled else model, True)
-    monkeypatch.setattr("vitrail.model.attention.HAS_TRITON", False)
+    monkeypatch.setattr("vitrail.model.devices.HAS_TRITON", False)
     without = gradients(model, True)
     far, usual = ((found - exact).norm() / exact.norm() for found in (with_it, without))
     assert 0 < far < 1.1 * usual + 1e-3

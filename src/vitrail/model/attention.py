@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -12,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
+from vitrail.model.devices import half_on_gpu, is_hopper
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
 
-HAS_TRITON = find_spec("triton") is not None  # it comes with torch where that is made for GPUs
-SHORT = 64  # tokens, for which one kernel does all of it
-SHORT_WIDTHS = (32, 64, 128)  # of a head
+SHORT, SHORT_WIDTHS = 64, (32, 64, 128)  # tokens for which one kernel does all of it, and widths of a head
+MID, MID_WIDTHS = 640, (32, 64)  # those for which kernels of our own do attention itself
 
 
 class Seen(NamedTuple):
@@ -76,9 +75,9 @@ class Attention(nn.Module):
         watch: Watch | None = None,  # is shown what happens here
     ) -> Tensor:
         batch, tokens, _ = x.shape
+        if mask is None and read is None and watch is None and self._has_kernel(x, turn):
+            return self.proj_drop(self.proj(self._packed(x, turn)))
         qkv = self.qkv(x)
-        if mask is None and read is None and watch is None and self._is_short(qkv):
-            return self.proj_drop(self.proj(self._short(qkv, turn)))
         # unbinding before the transpose lets the backward pass gather the three gradients in one copy
         q, k, v = qkv.view(batch, tokens, 3, self.num_heads, self.head_dim).unbind(2)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (batch, heads, tokens, head_dim)
@@ -102,29 +101,29 @@ class Attention(nn.Module):
         x = x.transpose(1, 2).flatten(2)  # (batch, tokens, heads * head_dim)
         return self.proj_drop(self.proj(x))
 
-    def _is_short(self, qkv: Tensor) -> bool:
-        """Whether one kernel can do it. In training alone: what is read of a model must not depend on who watches."""
-        return (
-            self.training
-            and qkv.is_cuda
-            and HAS_TRITON
-            and qkv.dtype in (torch.bfloat16, torch.float16)
-            and qkv.shape[1] <= SHORT
-            and self.head_dim in SHORT_WIDTHS
-            and self.rel_pos is None
-            and self.attn_dropout == 0
-            and isinstance(self.q_norm, (nn.Identity, nn.RMSNorm))
-        )
+    def _has_kernel(self, x: Tensor, turn: Tensor | None) -> bool:
+        """Whether kernels of our own can do it. In training alone: what is read of a model must not depend on who
+        watches."""
+        if not self.training or self.rel_pos is not None or self.attn_dropout > 0 or half_on_gpu(x) is None:
+            return False
+        if x.shape[1] <= SHORT:
+            return self.head_dim in SHORT_WIDTHS and isinstance(self.q_norm, (nn.Identity, nn.RMSNorm))
+        plain = turn is None and isinstance(self.q_norm, nn.Identity)
+        return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_hopper()
 
-    def _short(self, qkv: Tensor, turn: Tensor | None) -> Tensor:
-        """The same as below the projections, (batch, tokens, heads * head_dim)."""
-        from vitrail.model.short_attention import short_attention
+    def _packed(self, x: Tensor, turn: Tensor | None) -> Tensor:
+        """The same as below up to the projection, (batch, tokens, heads * head_dim)."""
+        from vitrail.model.kernels.packed_attention import PackedAttention
 
         norms = [norm.weight.float() if isinstance(norm, nn.RMSNorm) else None for norm in (self.q_norm, self.k_norm)]
         eps = self.q_norm.eps if isinstance(self.q_norm, nn.RMSNorm) else None
         angles = None if turn is None else turn.float().contiguous()
         scale = self.head_dim**-0.5 if self.scale is None else self.scale
-        return short_attention(qkv, *norms, angles, self.num_heads, scale, eps or 0.0)
+        kind = half_on_gpu(x)
+        bias = None if self.qkv.bias is None else self.qkv.bias.to(kind)
+        return PackedAttention.apply(
+            x.to(kind), self.qkv.weight.to(kind), bias, *norms, angles, self.num_heads, scale, eps or 0.0
+        )
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:

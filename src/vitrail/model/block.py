@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vitrail.model.attention import Attention, Watch
 from vitrail.model.config import ViTConfig
-from vitrail.model.layers import DropPath, LayerScale, Mlp, SwiGLU, make_norm
+from vitrail.model.layers import DropPath, LayerScale, Mlp, SwiGLU, beside_norm, make_norm
 
 
 class Block(nn.Module):
@@ -37,5 +37,7 @@ class Block(nn.Module):
         watch: Watch | None = None,
     ) -> Tensor:
         """Tokens in, tokens out; with `read`, only that many of the first tokens come out."""
-        x = x[:, :read] + self.drop_path1(self.ls1(self.attn(self.norm1(x), turn, offsets, mask, read, watch)))
-        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
+        x, normed = beside_norm(x, self.norm1)
+        x = x[:, :read] + self.drop_path1(self.ls1(self.attn(normed, turn, offsets, mask, read, watch)))
+        x, normed = beside_norm(x, self.norm2)
+        return x + self.drop_path2(self.ls2(self.mlp(normed)))

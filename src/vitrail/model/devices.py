@@ -1,10 +1,29 @@
-"""Which device computes."""
+"""Which device computes, and whether by kernels of our own."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
+from torch import Tensor
 
 from vitrail.errors import VitrailError
+
+HAS_TRITON = find_spec("triton") is not None  # it comes with torch where that is made for GPUs
+
+
+def half_on_gpu(x: Tensor) -> torch.dtype | None:
+    """The half-precision type in which kernels of our own can compute with a tensor, by autocast or as it is."""
+    if not x.is_cuda or not HAS_TRITON:
+        return None
+    kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    return kind if kind in (torch.bfloat16, torch.float16) else None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def is_hopper() -> bool:
+    """Whether the GPU has what kernels for some hundred tokens need: tiles that it fetches by itself."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
 def choose_device(name: str | None, local_rank: int = 0) -> torch.device:

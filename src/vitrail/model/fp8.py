@@ -11,8 +11,11 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
+from vitrail.model.devices import HAS_TRITON
+from vitrail.model.layers import ExactGELU, Mlp
 from vitrail.model.vit import ViT
 
 KIND = torch.float8_e4m3fn
@@ -39,7 +42,11 @@ class Fp8Linear(nn.Module):
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().bfloat16())
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = _rounded(x.flatten(0, -2), self.input_scale)
+        return self.product(_rounded(x, self.input_scale))
+
+    def product(self, x: Tensor) -> Tensor:
+        """Of tokens that are eight bits wide."""
+        tokens = x.flatten(0, -2)
         scales = {"scale_a": self.input_scale, "scale_b": self.weight_scale}
         result = torch._scaled_mm(
             tokens, self.weight.T, **scales, bias=self.bias, out_dtype=torch.bfloat16, use_fast_accum=True
@@ -49,7 +56,23 @@ class Fp8Linear(nn.Module):
 
 def _rounded(x: Tensor, scale: Tensor) -> Tensor:
     """To eight bits; what is too large becomes the largest number there is."""
-    return (x.float() / scale).clamp(-LARGEST, LARGEST).to(KIND)
+    return (x.float() * (1 / scale)).clamp(-LARGEST, LARGEST).to(KIND)
+
+
+class Fp8Mlp(nn.Module):
+    """Two such maps with GELU between, which hands on eight bits."""
+
+    def __init__(self, fc1: Fp8Linear, fc2: Fp8Linear) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = fc1, fc2
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.fc1(x)
+        if hidden.is_cuda and HAS_TRITON:
+            from vitrail.model.kernels.gelu import gelu_in_eight_bits
+
+            return self.fc2.product(gelu_in_eight_bits(hidden, self.fc2.input_scale))
+        return self.fc2(F.gelu(hidden))
 
 
 def quantise(model: ViT, pictures: Tensor) -> ViT:
@@ -77,4 +100,10 @@ def quantise(model: ViT, pictures: Tensor) -> ViT:
         linear = model.blocks.get_submodule(name)
         assert isinstance(linear, nn.Linear)
         setattr(small.blocks.get_submodule(owner), last, Fp8Linear(linear, largest[name]))
+    for block in small.blocks:
+        if isinstance(block.mlp, Mlp) and isinstance(block.mlp.act, ExactGELU):
+            fc1, fc2 = block.mlp.fc1, block.mlp.fc2
+            assert isinstance(fc1, Fp8Linear)
+            assert isinstance(fc2, Fp8Linear)
+            block.mlp = Fp8Mlp(fc1, fc2)
     return small

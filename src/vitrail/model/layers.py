@@ -11,6 +11,9 @@ from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
 from vitrail.model.config import Activation, ViTConfig
+from vitrail.model.devices import half_on_gpu
+
+WIDEST_NORM = 4096  # channels that one program of a kernel holds
 
 
 def make_norm(config: ViTConfig, width: int) -> nn.Module:
@@ -18,6 +21,28 @@ def make_norm(config: ViTConfig, width: int) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return nn.LayerNorm(width, eps=config.norm_eps)
+
+
+def beside_norm(x: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """What goes on as it is, and its norm. In training on a GPU in half precision, one kernel computes the gradients of
+    both."""
+    kind = half_on_gpu(x) if norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) else None
+    if kind is None or x.shape[-1] > WIDEST_NORM:
+        x = x if torch.is_grad_enabled() else written(x)
+        return x, norm(x)
+    from vitrail.model.kernels.fused_norm import FusedNorm
+
+    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    stream, normed = FusedNorm.apply(x, norm.weight, bias, norm.eps, kind)
+    return stream, normed
+
+
+def written(x: Tensor) -> Tensor:
+    """The same tensor; a compiler for a GPU writes it down here. Left to itself it adds up the residuals of several
+    blocks again and again, and reads each branch as often."""
+    if x.is_cuda and torch.compiler.is_dynamo_compiling():
+        return x.as_strided(x.shape, x.stride())
+    return x
 
 
 def check_pictures(pictures: Tensor, in_chans: int) -> None:
@@ -56,23 +81,39 @@ class ShortGELU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         wide = x.float()
-        return (wide * _normal(wide)[0]).to(x.dtype)
+        return (wide * normal(wide)[0]).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         wide = x.float()
-        below, bell = _normal(wide)
+        below, bell = normal(wide)
         return (gradient.float() * (below + wide * bell * 0.3989422804014327)).to(x.dtype)
 
 
-def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
+def normal(x: Tensor) -> tuple[Tensor, Tensor]:
     """The normal distribution, and exp(-x² / 2)."""
     bell = torch.exp(-0.5 * x * x)
     t = torch.reciprocal(1 + (0.3275911 * 0.5**0.5) * x.abs())
     tail = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     tail = 0.5 * tail * bell
     return torch.where(x < 0, tail, 1 - tail), bell
+
+
+def _linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A linear map and GELU as one product of cuBLAS, in half precision. GELU is its tanh form there, but of float32
+    sums: nearer to the exact one than that of sums which were rounded first."""
+    found = torch._addmm_activation(bias, x.flatten(0, -2), weight.T, use_gelu=True)
+    return found.view(*x.shape[:-1], -1)
+
+
+# a compiler would take it apart again
+linear_gelu = torch.library.custom_op("vitrail::linear_gelu", _linear_gelu, mutates_args=())
+
+
+@linear_gelu.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
 class QuickGELU(nn.Module):
@@ -138,7 +179,26 @@ class Mlp(nn.Module):
         self.drop2 = make_dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and self._is_plain and (kind := half_on_gpu(x)) is not None:
+            from vitrail.model.kernels.fused_mlp import FusedMlp
+
+            layers = (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
+            return FusedMlp.apply(x.to(kind), *(one.to(kind) for one in layers))
+        if self._is_served_in_half(x):
+            product = linear_gelu if torch.compiler.is_dynamo_compiling() else _linear_gelu
+            return self.fc2(product(x, self.fc1.weight, self.fc1.bias))
         return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Nothing but linear maps and GELU."""
+        return isinstance(self.act, ExactGELU) and isinstance(self.drop1, nn.Identity)
+
+    def _is_served_in_half(self, x: Tensor) -> bool:
+        """Whether a GPU computes answers alone, all of it in half precision."""
+        if self.training or torch.is_grad_enabled() or half_on_gpu(x) != x.dtype or not isinstance(self.act, nn.GELU):
+            return False
+        return isinstance(self.fc1, nn.Linear) and self.fc1.weight.dtype == x.dtype
 
 
 class SwiGLU(nn.Module):

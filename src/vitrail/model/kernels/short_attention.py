@@ -104,7 +104,7 @@ def _unnormed(de, do, even, odd, inverse, weight, sums, WIDTH: tl.constexpr, NOR
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    qkv, q_weight, k_weight, turn, gradient, result, q_sums, k_sums, tokens, heads, apart, between, scale, eps,
+    qkv, q_weight, k_weight, turn, gradient, result, q_sums, k_sums, sums, tokens, heads, apart, between, scale, eps,
     TOKENS: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
@@ -130,6 +130,8 @@ def _backward(  # type: ignore[no-untyped-def]
 
     to_values = tl.dot(tl.trans(weights.to(kind)), given)
     tl.store(result + start + 2 * inner + grid, to_values.to(kind), mask=seen[:, None])
+    own = sums + batch * 3 * inner + head * WIDTH + columns
+    tl.store(own + 2 * inner, tl.sum(to_values, 0))
     to_weights = tl.dot(given, tl.trans(values))
     mean = tl.sum(weights * to_weights, 1)
     to_products = (weights * (to_weights - mean[:, None]) * scale).to(kind)
@@ -143,6 +145,8 @@ def _backward(  # type: ignore[no-untyped-def]
     dk = tl.reshape(tl.join(dke, dko), (TOKENS, WIDTH))
     tl.store(result + start + grid, dq.to(kind), mask=seen[:, None])
     tl.store(result + start + inner + grid, dk.to(kind), mask=seen[:, None])
+    tl.store(own, tl.sum(dq, 0))
+    tl.store(own + inner, tl.sum(dk, 0))
 
 
 def _settings(qkv: Tensor, q_weight: Tensor | None, turn: Tensor | None, heads: int) -> dict[str, int | bool]:
@@ -201,21 +205,24 @@ def short_attention_backward(
     heads: int,
     scale: float,
     eps: float,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the packed projections, and of both norms' weights by program: (2, batch * heads, width)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the packed projections; of both norms' weights by program, (2, batch * heads, width); and sums of
+    the first over the tokens of each picture, (batch, 3 * heads * width)."""
     batch, tokens = qkv.shape[:2]
-    result = torch.empty_like(qkv)
+    result, norms, sums = _empty(qkv, q_weight, heads)
     settings = _settings(qkv, q_weight, turn, heads)
-    sums = _sums(qkv, q_weight, heads)
     apart, between = _strides(turn)
-    tensors = (qkv, *(qkv if one is None else one for one in (q_weight, k_weight, turn)), gradient, result, *sums)
-    _backward[(batch * heads,)](*tensors, tokens, heads, apart, between, scale, eps, **settings, num_warps=4)
-    return result, sums
+    given = (qkv, *(qkv if one is None else one for one in (q_weight, k_weight, turn)), gradient)
+    rest = tokens, heads, apart, between, scale, eps
+    _backward[(batch * heads,)](*given, result, *norms, sums, *rest, **settings, num_warps=4)
+    return result, norms, sums
 
 
-def _sums(qkv: Tensor, q_weight: Tensor | None, heads: int) -> Tensor:
+def _empty(qkv: Tensor, q_weight: Tensor | None, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     width = qkv.shape[-1] // (3 * heads)
-    return qkv.new_empty(2, qkv.shape[0] * heads if q_weight is not None else 0, width, dtype=torch.float32)
+    programs = qkv.shape[0] * heads if q_weight is not None else 0
+    norms = qkv.new_empty(2, programs, width, dtype=torch.float32)
+    return torch.empty_like(qkv), norms, qkv.new_empty(qkv.shape[0], qkv.shape[2], dtype=torch.float32)
 
 
 @short_attention_backward.register_fake
@@ -228,21 +235,5 @@ def _(
     heads: int,
     scale: float,
     eps: float,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(qkv), _sums(qkv, q_weight, heads)
-
-
-def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    *tensors, heads, scale, eps = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.rest = heads, scale, eps
-
-
-def _gradients(ctx, gradient):  # type: ignore[no-untyped-def]
-    qkv, q_weight, k_weight, turn = ctx.saved_tensors
-    result, sums = short_attention_backward(gradient.contiguous(), qkv, q_weight, k_weight, turn, *ctx.rest)
-    q_sum, k_sum = sums.sum(1) if q_weight is not None else (None, None)
-    return result, q_sum, k_sum, None, None, None, None
-
-
-short_attention.register_autograd(_gradients, setup_context=_keep)
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty(qkv, q_weight, heads)

@@ -1,0 +1,60 @@
+"""GELU of a hidden layer in one pass over memory, into numbers of the same type or of eight bits."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK, WARPS = 2048, 4
+
+
+@triton.jit
+def normal(x):  # type: ignore[no-untyped-def]
+    """As `vitrail.model.layers.normal`."""
+    bell = tl.exp(-0.5 * x * x)
+    t = 1 / (1 + 0.23164188 * tl.abs(x))
+    tail = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail = 0.5 * tail * bell
+    return tl.where(x < 0, tail, 1 - tail), bell
+
+
+@triton.jit
+def _forward(hidden, result, scale, count, LARGEST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(hidden + place, mask=place < count, other=0.0).to(tl.float32)
+    below, _ = normal(x)
+    active = x * below
+    if LARGEST > 0:
+        active = tl.minimum(tl.maximum(active * (1 / tl.load(scale)), -LARGEST), LARGEST)
+    tl.store(result + place, active.to(result.dtype.element_ty), mask=place < count)
+
+
+def _launch(hidden: Tensor, result: Tensor, scale: Tensor, largest: float) -> Tensor:
+    grid = (triton.cdiv(hidden.numel(), BLOCK),)
+    _forward[grid](hidden, result, scale, hidden.numel(), largest, BLOCK, num_warps=WARPS)
+    return result
+
+
+@torch.library.custom_op("vitrail::gelu", mutates_args=())
+def gelu(hidden: Tensor) -> Tensor:
+    """Of a contiguous tensor."""
+    return _launch(hidden, torch.empty_like(hidden), hidden, 0.0)
+
+
+@gelu.register_fake
+def _(hidden: Tensor) -> Tensor:
+    return torch.empty_like(hidden)
+
+
+@torch.library.custom_op("vitrail::gelu_in_eight_bits", mutates_args=())
+def gelu_in_eight_bits(hidden: Tensor, scale: Tensor) -> Tensor:
+    """Of a contiguous tensor, over the scale; what is too large becomes the largest number there is."""
+    result = torch.empty_like(hidden, dtype=torch.float8_e4m3fn)
+    return _launch(hidden, result, scale, torch.finfo(result.dtype).max)
+
+
+@gelu_in_eight_bits.register_fake
+def _(hidden: Tensor, scale: Tensor) -> Tensor:
+    return torch.empty_like(hidden, dtype=torch.float8_e4m3fn)

@@ -1,0 +1,93 @@
+"""GELU in one pass, alone and as the end of a product; where there is no GPU, in Triton's interpreter."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from tests.model.test_fp8 import rounded
+from tests.model.test_fused_mlp import interpreted
+from vitrail.model.layers import Mlp
+
+SHAPES = [(1,), (3, 7, 5), (2, 2048), (37, 300)]
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+
+
+def numbers(shape, dtype, device):
+    torch.manual_seed(0)
+    return (3 * torch.randn(shape, device=device)).to(dtype)
+
+
+def apart(shape, dtype, device):
+    from vitrail.model.kernels.gelu import gelu
+
+    x = numbers(shape, dtype, device)
+    wanted = nn.functional.gelu(x.double())
+    return float((gelu(x).double() - wanted).abs().max())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself is tested")
+def test_its_steps_are_those_of_the_definition():
+    """In float32, to what the polynomial leaves (1.5e-7 of the distribution, times numbers up to 12)."""
+    script = (
+        "from tests.model.test_gelu import SHAPES, apart\n"
+        "import torch\n"
+        "print(*(apart(shape, torch.float32, 'cpu') for shape in SHAPES))\n"
+    )
+    found = interpreted(script)
+    assert len(found) == len(SHAPES)
+    assert all(one < 2e-6 for one in found)
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernel_rounds_the_definition(shape, dtype):
+    from vitrail.model.kernels.gelu import gelu
+
+    x = numbers(shape, dtype, "cuda")
+    wanted = nn.functional.gelu(x.double())
+    torch.testing.assert_close(gelu(x).double(), wanted, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@on_gpu
+@pytest.mark.parametrize("shape", SHAPES)
+def test_eight_bits_are_those_of_the_definition(shape):
+    """But for numbers at the border between two: one in a hundred, one step apart."""
+    from vitrail.model.kernels.gelu import gelu_in_eight_bits
+
+    x, scale = numbers(shape, torch.bfloat16, "cuda"), torch.tensor(0.01, device="cuda")
+    found = gelu_in_eight_bits(x, scale).double().cpu()
+    wanted = rounded(nn.functional.gelu(x.double()).cpu() / 0.01)
+    torch.testing.assert_close(found, wanted, rtol=2**-3, atol=2**-9)
+    assert (found == wanted).double().mean() > 0.99
+
+
+@on_gpu
+def test_the_operators_are_what_a_compiler_takes_them_for():
+    from vitrail.model.kernels.gelu import gelu, gelu_in_eight_bits
+    from vitrail.model.layers import linear_gelu
+
+    x = numbers((2, 5, 32), torch.bfloat16, "cuda")
+    torch.library.opcheck(gelu, (x,))
+    torch.library.opcheck(gelu_in_eight_bits, (x, torch.ones((), device="cuda")))
+    torch.library.opcheck(linear_gelu, (x, x.new_ones(48, 32), x.new_ones(48)))
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("act", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_served_mlp_is_nearer_to_the_definition_than_its_parts_are(act, dtype, compiled):
+    torch.manual_seed(0)
+    mlp = Mlp(96, 384, act, 0.1).cuda().eval()
+    x = torch.randn(4, 50, 96, device="cuda", dtype=dtype)
+    half = copy.deepcopy(mlp).to(dtype)
+    exact = copy.deepcopy(half).double()(x.double())
+    parts = half(x)  # with gradients: by its parts
+    with torch.inference_mode():
+        whole = (torch.compile(half) if compiled else half)(x)
+    assert not torch.equal(whole, parts)
+    off, usual = ((found.double() - exact).norm() / exact.norm() for found in (whole, parts))
+    assert off < 1.02 * usual
