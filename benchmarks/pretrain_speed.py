@@ -1,13 +1,15 @@
 """Steps of the masked autoencoder beside transformers' ViTMAE, with the same weights and the same noise.
 
-    python benchmarks/pretrain_speed.py --device cuda --compiled --residual --out benchmarks/pretrain_speed.json
+    python benchmarks/pretrain_speed.py --device cuda --compiled --residual --recorded \
+        --out benchmarks/pretrain_speed.json
     python benchmarks/pretrain_speed.py --small --residual     # a check on a CPU: it runs, and the losses are equal
 
 A step is: noise, forward, the loss of normalised pixels, backward, fused AdamW. On CUDA in bfloat16 autocast. Each side
 has a process of its own: they build, compile and warm up at the same time, and then take turns. Losses of all are
 compared first, in float32. Figures are medians, the ratio is over paired rounds with quartiles, memory is the peak of a
 step beyond what the model and its states take. `residuals` are the numbers in which blocks of the encoder and of the
-decoder hand tokens on: where they are narrower on one side, a part of its speed is that.
+decoder hand tokens on: where they are narrower on one side, a part of its speed is that. A recorded side replays its
+step as one CUDA graph, as `record = true` does in a recipe.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import vitrail
 from vitrail.pretraining.mae import Reconstruction
 from vitrail.pretraining.mae_weights import load_autoencoder
 from vitrail.pretraining.masking import Places, order_by
@@ -44,7 +47,7 @@ SMALL = {
     "patch_size": 8, "decoder_hidden_size": 32, "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 2,
     "decoder_intermediate_size": 128,
 }  # fmt: skip
-OURS, RESIDUAL, THEIRS = "vitrail", "vitrail, bf16 residuals", "transformers"
+OURS, RESIDUAL, RECORDED, THEIRS = "vitrail", ", bf16 residuals", ", recorded", "transformers"
 COMPARED = 8  # pictures whose losses must be equal
 WARM = 3  # steps in which compilers compile and optimisers make their states
 
@@ -99,11 +102,12 @@ def load_theirs(folder: str, device: torch.device) -> tuple[nn.Module, Loss]:
 
 
 def make_step(
-    model: nn.Module, loss: Loss, compiled: bool, precision: Precision, pictures: Tensor, patches: int
+    order: Order, model: nn.Module, loss: Loss, precision: Precision, pictures: Tensor, patches: int
 ) -> Callable[[], Tensor]:
     learning = [one for one in model.parameters() if one.requires_grad]
-    optimiser = torch.optim.AdamW(learning, 1e-4, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
-    run = torch.compile(model, dynamic=False) if compiled else model
+    more = {"fused": True, "capturable": RECORDED in order.name}
+    optimiser = torch.optim.AdamW(learning, 1e-4, betas=(0.9, 0.95), weight_decay=0.05, **more)
+    run = torch.compile(model, dynamic=False) if order.compiled else model
 
     def step() -> Tensor:
         noise = torch.rand(len(pictures), patches, device=pictures.device)
@@ -115,6 +119,19 @@ def make_step(
         return found.detach()
 
     return step
+
+
+def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The same step, replayed."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return found
+
+    return replay
 
 
 def residuals(model: Any, loss: Callable[[], Tensor]) -> list[str]:
@@ -162,7 +179,7 @@ def peak(step: Callable[[], Tensor], device: torch.device) -> float | None:
 
 def take_part(order: Order, line: Connection) -> None:
     """The process of one side. When it is told that the weights are there, it tells its loss in float32, then that it
-    is ready, and then takes a round of as many steps as it is told, until it is told 0."""
+    is ready, and then takes rounds of as many steps as it is told."""
     say(order, "libraries loaded")
     line.recv()
     device = torch.device(order.device)
@@ -178,12 +195,12 @@ def take_part(order: Order, line: Connection) -> None:
         plain = float(loss(model, pictures[:COMPARED], noise[: order.batch_size]))
     line.send({"loss": plain, "learning": sum(one.numel() for one in model.parameters() if one.requires_grad)})
     say(order, "its loss told")
-    precision = Precision("bf16_residual" if order.name == RESIDUAL else "auto", device)
-    if order.name == RESIDUAL:
+    precision = Precision("bf16_residual" if RESIDUAL in order.name else "auto", device)
+    if RESIDUAL in order.name:
         precision.prepare(model)
     with precision.autocast():
         handed_on = residuals(model, lambda: loss(model, pictures[:COMPARED], noise[: order.batch_size]))
-    step = make_step(model, loss, order.compiled, precision, pictures, patches)
+    step = make_step(order, model, loss, precision, pictures, patches)
     say(order, "compiler loaded" if order.compiled else "ready to step")
     torch.manual_seed(1)  # the same noise for all
     begin = time.perf_counter()
@@ -192,17 +209,20 @@ def take_part(order: Order, line: Connection) -> None:
     say(order, f"first step done in {first:.1f} s" + (", most of it compiling" if order.compiled else ""))
     for _ in range(WARM - 1):
         reached = float(step())
+    taken = peak(step, device)
+    if RECORDED in order.name:
+        step = record(step)
     line.send(
         {
             "precision": precision.name,
             "residuals": handed_on,
             "first_step_s": round(first, 1),
             "loss": reached,
-            "peak": peak(step, device),
+            "peak": taken,
         }
     )
-    while steps := line.recv():
-        line.send(seconds(step, steps, device))
+    while True:
+        line.send(seconds(step, line.recv(), device))
 
 
 class Side:
@@ -220,10 +240,7 @@ class Side:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            self._line.send(0)
-            self._process.join(30)
-        self._process.kill()
+        self._process.kill()  # it has nothing to put away
         self._process.join()
         self._line.close()
 
@@ -281,7 +298,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--compiled", action="store_true")
-    parser.add_argument("--residual", action="store_true", help="a third side: ours with residuals in bfloat16")
+    parser.add_argument("--residual", action="store_true", help="another side: ours with residuals in bfloat16")
+    parser.add_argument("--recorded", action="store_true", help="other sides: ours as one CUDA graph a step")
     parser.add_argument("--rounds", type=int, default=7, help="2 or more")
     parser.add_argument("--steps", type=int, default=20, help="in a round")
     parser.add_argument("--small", action="store_true")
@@ -289,7 +307,8 @@ def main() -> None:
     asked = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # of those whose turn it is not
     size = asked.batch_size or (4 if asked.small else 256)
-    names = [OURS, *([RESIDUAL] if asked.residual else []), THEIRS]
+    ours = [OURS, *([OURS + RESIDUAL] if asked.residual else [])]
+    names = [*ours, *([name + RECORDED for name in ours] if asked.recorded else []), THEIRS]
     start = time.time()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         orders = [Order(name, folder, asked.device, size, asked.compiled, start) for name in names]
@@ -303,7 +322,7 @@ def main() -> None:
         "what": "ViTMAE small" if asked.small else "ViTMAE B/16, 224",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "date": date.today().isoformat(),
-        "versions": {name: version(name) for name in ("torch", "transformers", "vitrail")},
+        "versions": {**{name: version(name) for name in ("torch", "transformers")}, "vitrail": vitrail.__version__},
         "batch_size": size,
         "compiled": asked.compiled,
         **figures,
