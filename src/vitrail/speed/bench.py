@@ -7,13 +7,14 @@ same weights and are given the same pictures, and what they answer is compared.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,13 @@ def bench(
     seconds: float = 1.0,
     out: str | os.PathLike[str] | None = None,
     say: Say = lambda line: None,
+    alone: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Bench:
     """Measures `models` (any MODEL; by default vit_ti16) in every mode, batch size and precision, ours and the peers'.
 
     By default on a GPU: batches of 1 and 128, bf16, eager and compiled; on a CPU: 1 and 8, fp32, eager. Each of
-    `rounds` gives a contender about so many `seconds`. `out` is the folder of bench.json and bench.png.
+    `rounds` gives a contender about so many `seconds`. `out` is the folder of bench.json and bench.png. `alone` is held
+    while contenders take turns, so that several benches can prepare side by side and measure one after the other.
     """
     where = choose_device(device)
     on_gpu = where.type == "cuda"
@@ -67,7 +70,7 @@ def bench(
             with ExitStack() as stack:
                 ceiling = stack.enter_context(Contender("matrix product", "eager"))
                 crowd = [stack.enter_context(Contender(who, way)) for who in (OURS, *beside) for way in chosen]
-                arena = _Arena(Path(kept) / str(number), config, str(where), rounds, seconds, say)
+                arena = _Arena(Path(kept) / str(number), config, str(where), rounds, seconds, say, alone)
                 measurements += [arena.measure(case, ceiling, crowd) for case in cases]
     result = Bench(about(where), tuple(measurements))
     if out is not None:
@@ -78,9 +81,18 @@ def bench(
 class _Arena:
     """Where the contenders of one model meet."""
 
-    def __init__(self, folder: Path, config: Config, device: str, rounds: int, seconds: float, say: Say) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        device: str,
+        rounds: int,
+        seconds: float,
+        say: Say,
+        alone: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.folder, self.config, self.device = folder, config, device
-        self.rounds, self.seconds, self.say = rounds, seconds, say
+        self.rounds, self.seconds, self.say, self.alone = rounds, seconds, say, alone
         self.wanted: torch.Tensor | None = None
 
     def measure(self, case: Case, ceiling: Contender, crowd: Sequence[Contender]) -> Measurement:
@@ -100,8 +112,14 @@ class _Arena:
                     rows[one.name, one.way] = Row(one.name, one.way, error=_brief(str(error)))
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C nobody else begins
-        ready = [one for one in crowd if (one.name, one.way) in facts]
-        times, rate = self._rounds(case, ceiling, ready)
+        with self.alone():
+            for one in crowd:
+                if _lacked_room(rows.get((one.name, one.way))):
+                    self.say(f"{case}: {one.name}, {one.way} had no room beside the others and is prepared again")
+                    with contextlib.suppress(ContenderError):
+                        facts[one.name, one.way] = self._ask(one, case, one.way)
+            ready = [one for one in crowd if (one.name, one.way) in facts]
+            times, rate = self._rounds(case, ceiling, ready)
         work = flops(self.config) * (3 if case.mode == "train" else 1)
         for one in ready:
             key = one.name, one.way
@@ -208,6 +226,8 @@ def _saved(given: str | os.PathLike[str], img_size: int | None, folder: Path) ->
     config = model.config
     if not config.num_classes:
         raise VitrailError(f"{name} has no head, so there are no logits to compare: choose a model with classes")
+    if img_size is not None:
+        name += f" at {img_size} px"
     folder.mkdir()
     save_file({key: tensor.detach().contiguous().clone() for key, tensor in model.state_dict().items()},
               folder / "model.safetensors")  # fmt: skip
@@ -226,6 +246,11 @@ def _check(sizes: Sequence[int], rounds: int, seconds: float, ways: Sequence[str
     for is_so, words in wrong:
         if is_so:
             raise VitrailError(words)
+
+
+def _lacked_room(row: Row | None) -> bool:
+    """Whether a contender failed for want of a GPU's memory, of which others had a part."""
+    return row is not None and any(words in row.error for words in ("out of memory", "ALLOC_FAILED"))
 
 
 def _brief(words: str) -> str:

@@ -120,8 +120,10 @@ def _vit_pytorch(config: Config, state: State) -> tuple[nn.Module, nn.Module]:
 
 def versions() -> dict[str, str]:
     """Of those that are installed, and of torch."""
-    found = {}
-    for package in ("torch", "vitrail", *PEERS):
+    from vitrail import __version__
+
+    found = {"vitrail": __version__}
+    for package in ("torch", *PEERS):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
