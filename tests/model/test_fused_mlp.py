@@ -39,6 +39,7 @@ def model_apart(dtype, device, backend):
     """Between a model with the kernels and the same without: loss and gradients in these numbers."""
     from vitrail.model import attention, devices, layers
 
+    devices.LEAST_WORK = 0
     torch.manual_seed(0)
     options = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2, "num_classes": 10}
     model = vitrail.create("vit_ti16", **options, rope=True, qk_norm=True, norm="rms").to(device, dtype).train()
@@ -94,6 +95,7 @@ def test_the_kernel_computes_the_definition(case):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_model_has_the_gradients_it_has_without_the_kernels(options, compiled, monkeypatch):
     """In bfloat16: as far from those of float32 as without them, or nearer, to a tenth."""
+    monkeypatch.setattr("vitrail.model.devices.LEAST_WORK", 0)
     torch.manual_seed(0)
     model = vitrail.create("vit_ti16", img_size=64, embed_dim=128, depth=2, num_heads=2, num_classes=10, **options)
     model = model.cuda().train()
@@ -115,3 +117,12 @@ def test_a_model_has_the_gradients_it_has_without_the_kernels(options, compiled,
     without = gradients(model, True)
     far, usual = ((found - exact).norm() / exact.norm() for found in (with_them, without))
     assert 0 < far < 1.1 * usual + 1e-3
+
+
+@pytest.mark.parametrize(("width", "batch", "large"), [(768, 256, True), (384, 256, True), (192, 512, False)])
+def test_kernels_are_for_layers_that_take_longer_than_to_start_them(width, batch, large, monkeypatch):
+    from vitrail.model import devices
+
+    monkeypatch.setattr(devices, "half_on_gpu", lambda x: x.dtype)
+    tokens = torch.empty(batch, 197, width, dtype=torch.bfloat16, device="meta")
+    assert (devices.kernel_type(tokens) is torch.bfloat16) == large

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
-from vitrail.model.devices import half_on_gpu, is_hopper
+from vitrail.model.devices import half_on_gpu, is_hopper, kernel_type
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
 
@@ -108,7 +108,7 @@ class Attention(nn.Module):
             return False
         if x.shape[1] <= SHORT:
             return self.head_dim in SHORT_WIDTHS and isinstance(self.q_norm, (nn.Identity, nn.RMSNorm))
-        plain = turn is None and isinstance(self.q_norm, nn.Identity)
+        plain = turn is None and isinstance(self.q_norm, nn.Identity) and kernel_type(x) is not None
         return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_hopper()
 
     def _packed(self, x: Tensor, turn: Tensor | None) -> Tensor:

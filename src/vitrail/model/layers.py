@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
 from vitrail.model.config import Activation, ViTConfig
-from vitrail.model.devices import half_on_gpu
+from vitrail.model.devices import half_on_gpu, kernel_type
 
 WIDEST_NORM = 4096  # channels that one program of a kernel holds
 
@@ -26,7 +26,7 @@ def make_norm(config: ViTConfig, width: int) -> nn.Module:
 def beside_norm(x: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """What goes on as it is, and its norm. In training on a GPU in half precision, one kernel computes the gradients of
     both."""
-    kind = half_on_gpu(x) if norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) else None
+    kind = kernel_type(x) if norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) else None
     if kind is None or x.shape[-1] > WIDEST_NORM:
         x = x if torch.is_grad_enabled() else written(x)
         return x, norm(x)
@@ -179,7 +179,7 @@ class Mlp(nn.Module):
         self.drop2 = make_dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and self._is_plain and (kind := half_on_gpu(x)) is not None:
+        if self.training and self._is_plain and (kind := kernel_type(x)) is not None:
             from vitrail.model.kernels.fused_mlp import FusedMlp
 
             layers = (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
