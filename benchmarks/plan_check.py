@@ -28,6 +28,7 @@ import torch
 import vitrail
 from vitrail.model.config import ViTConfig
 from vitrail.model.zoo import configure
+from vitrail.speed.activations import has_kernels
 from vitrail.speed.efficiency import Efficiency, efficiency_of, fit, write_table
 from vitrail.speed.hardware import DEVICES, GIB, Device, find_device
 from vitrail.speed.memory import Setup, memory_of
@@ -51,11 +52,13 @@ def config_of(name: str) -> ViTConfig:
 
 
 def setup_of(row: dict[str, Any]) -> Setup:
-    return Setup(config_of(row["model"]), row["batch"], precision=row["precision"])
+    config, batch = config_of(row["model"]), row["batch"]
+    kernels = row["precision"] != "fp32" and has_kernels(config, batch)
+    return Setup(config, batch, precision=row["precision"], kernels=kernels)
 
 
 def measure(name: str, way: str, batch: int, precision: str, device: torch.device) -> dict[str, Any]:
-    setup = Setup(config_of(name), batch, precision=precision)  # type: ignore[arg-type]
+    setup = setup_of({"model": name, "batch": batch, "precision": precision})
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()

@@ -76,6 +76,15 @@ def test_a_device_without_bfloat16_trains_in_float16() -> None:
     assert vitrail.plan("vit_s16", kind="t4").setup.precision == "fp16"
 
 
+def test_only_a_gpu_with_enough_to_do_has_kernels_of_our_own() -> None:
+    made = vitrail.plan("vit_b16", batch_size=256)
+    assert made.setup.kernels
+    assert not vitrail.plan("vit_b16", batch_size=2).setup.kernels
+    slow = vitrail.plan("vit_b16", batch_size=256, kind="cpu", precision="bf16")
+    assert not slow.setup.kernels
+    assert slow.memory.peak > 1.2 * made.memory.peak
+
+
 def test_flags_stand_in_place_of_the_table() -> None:
     assert not vitrail.plan("vit_b16", memory=12).fits
     slow, fast = (vitrail.plan("vit_l16", gpus=16, batch_size=64, kind="h100", network=n) for n in (0.5, 100))

@@ -1,7 +1,8 @@
 """What a training step keeps for its backward pass, in closed form: bytes for one picture, part by part.
 
 Counted is what autograd saves as the model computes in training: each tensor once, however many operations need it.
-`compile` keeps about as much (measured within 6%), so there is one count for both.
+`compile` keeps about as much (measured within 6%), so there is one count for both. Kernels of our own, which a GPU
+has in half precision, keep less: they compute some of it again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from vitrail.speed.maps import kept_of_maps
 Precision = Literal["fp32", "bf16", "bf16_residual", "fp16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16_residual", "fp16")
 FULL = 4  # bytes of a float32
+# where our kernels compute: as in `vitrail.model`, which would bring torch along
+SHORT, SHORT_WIDTHS = 64, (32, 64, 128)
+LEAST_WORK = 5 * 10**9
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,31 @@ def size_of(precision: Precision) -> int:
     return 4 if precision == "fp32" else 2
 
 
-def kept(config: ViTConfig | ResNetConfig, precision: Precision) -> list[Kept]:
-    """From the pictures to the logits."""
+def stream_of(precision: Precision) -> int:
+    """Bytes of a number of the residual stream, between the blocks."""
+    return 2 if precision == "bf16_residual" else FULL
+
+
+def _out_of_block(config: ViTConfig, precision: Precision) -> int:
+    """The same after a sum in a block: LayerScale's factors are float32, and so is what they make."""
+    return stream_of(precision) if config.layer_scale is None else FULL
+
+
+def has_kernels(config: ViTConfig | ResNetConfig, pictures: int) -> bool:
+    """Whether a GPU that has so many pictures at once does enough for kernels of our own."""
+    if isinstance(config, ResNetConfig):
+        return False
+    return pictures * (config.num_prefix + config.num_patches) * config.embed_dim**2 >= LEAST_WORK
+
+
+def kept(config: ViTConfig | ResNetConfig, precision: Precision, *, kernels: bool) -> list[Kept]:
+    """From the pictures to the logits; `kernels`: by those of our own, where the numbers are those they know."""
     if isinstance(config, ResNetConfig):
         maps, last = kept_of_maps(config, config.img_size, precision)
         head = config.out_chans * size_of(precision)
         return [Kept("stages", maps, last), Kept("head", head + _loss(config.num_classes))]
-    blocks = [_block(config, precision, _read(config, i)) for i in range(config.depth)]
+    fused = kernels and precision != "fp32"
+    blocks = [_block(config, precision, _read(config, i), fused) for i in range(config.depth)]
     return [_embedding(config, precision), *blocks, _head(config, precision)]
 
 
@@ -80,27 +102,39 @@ def _norm_statistics(config: ViTConfig) -> int:
     return FULL * (1 if config.norm == "rms" else 2)
 
 
-def _block(config: ViTConfig, precision: Precision, read: int) -> Kept:
-    act, width, hidden = size_of(precision), config.embed_dim, config.mlp_dim
+def _block(config: ViTConfig, precision: Precision, read: int, fused: bool) -> Kept:
+    act, stream, width, hidden = size_of(precision), stream_of(precision), config.embed_dim, config.mlp_dim
     inner, tokens = config.num_heads * config.key_dim, config.num_prefix + config.num_patches
-    statistics = _norm_statistics(config)
+    statistics = 0 if fused else _norm_statistics(config)
     # norm 1 keeps the residual stream, the projection its normed copy, attention queries, keys and values
-    every = width * (FULL + act) + 3 * inner * act + statistics
-    if config.qk_norm or config.rope:
-        every += 2 * inner * act  # queries and keys once more, as attention reads them
-    if config.qk_norm:
-        every += 2 * config.num_heads * statistics
-    attention = inner * act + config.num_heads * FULL  # what it gives, and the sums of its rows
-    mlp = width * (FULL + act) + statistics + _hidden(config) * act
+    every = width * (stream + act) + 3 * inner * act + statistics
+    attention = inner * act  # what it gives
+    if not (fused and read == tokens and _is_short(config)):
+        attention += config.num_heads * FULL  # the sums of its rows
+        if config.qk_norm or config.rope:
+            every += 2 * inner * act  # queries and keys once more, as attention reads them
+        if config.qk_norm:
+            every += 2 * config.num_heads * _norm_statistics(config)
+    summed = _out_of_block(config, precision)
+    is_plain = fused and config.mlp == "plain" and config.act == "gelu" and not config.dropout
+    mlp = width * (summed + act) + statistics + (hidden if is_plain else _hidden(config)) * act
     scales = 2 * width * act if config.layer_scale is not None else 0
     masks = 2 * width + (hidden // 2 if config.mlp == "swiglu" else hidden) if config.dropout else 0
     saved = tokens * every + read * (attention + mlp + scales + masks)
-    # gradients on the way back: of the residual stream and the MLP's hidden layer, or of queries, keys and values
+    # gradients on the way back: of the residual stream and the MLP's hidden layer, or of queries, keys and values; our
+    # kernel has the hidden layer's gradient on both sides of the activation, and the activation again
     if read == tokens:
-        working = tokens * (width * (FULL + act * (act < FULL)) + hidden * act)
+        working = tokens * (width * (summed + act * (act < summed)) + (3 if is_plain else 1) * hidden * act)
     else:
         working = tokens * 4 * inner * act
-    return Kept("block", saved, working, tokens * width * FULL)
+    return Kept("block", saved, working, tokens * width * stream)
+
+
+def _is_short(config: ViTConfig) -> bool:
+    """Whether one kernel does all of attention, norms and rotations too, and keeps none of it."""
+    is_known = config.key_dim in SHORT_WIDTHS and (not config.qk_norm or config.norm == "rms")
+    is_plain = not config.relative_bias and not config.attn_dropout
+    return config.num_prefix + config.num_patches <= SHORT and is_known and is_plain
 
 
 def _hidden(config: ViTConfig) -> int:
@@ -113,14 +147,15 @@ def _hidden(config: ViTConfig) -> int:
 
 def _head(config: ViTConfig, precision: Precision) -> Kept:
     act, width, tokens = size_of(precision), config.embed_dim, config.num_prefix + config.num_patches
+    stream = _out_of_block(config, precision)
     saved = 0
     normed = 0 if config.final_norm == "none" else _read(config, config.depth - 1)
     if config.final_norm == "pooled":
         normed = 1
     levels = max(1, len(config.levels))
-    saved += normed * (width * FULL * (1 if not config.levels else 0) + levels * _norm_statistics(config))
+    saved += normed * (width * stream * (1 if not config.levels else 0) + levels * _norm_statistics(config))
     if config.levels:
-        saved += tokens * width * FULL * levels
+        saved += tokens * width * stream * levels
     if config.pool == "map":
         saved += config.num_patches * 3 * width * act
     if config.pre_logits is not None:

@@ -33,7 +33,7 @@ def _to_fit(setup: Setup, device: Device, room: float) -> list[str]:
     largest = largest_part(setup, room) * setup.devices * setup.accumulate
     if largest:
         found.append(f"--batch-size {largest} is the largest that fits as it is")
-    others = [other for other in DEVICES.values() if other.memory > device.memory and other.name != "cpu"]
+    others = [other for other in DEVICES.values() if other.memory > device.memory and other.is_gpu]
     able = [other.name for other in others if _fits(setup, USABLE * other.memory * GIB)]
     if able:
         found.append(f"as it is, it fits on {', '.join(able)}")

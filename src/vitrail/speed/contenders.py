@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import vitrail
 from vitrail.errors import WeightsError
 from vitrail.model.config import ViTConfig
 from vitrail.model.zoo import Config, create
@@ -120,9 +121,7 @@ def _vit_pytorch(config: Config, state: State) -> tuple[nn.Module, nn.Module]:
 
 def versions() -> dict[str, str]:
     """Of those that are installed, and of torch."""
-    from vitrail import __version__
-
-    found = {"vitrail": __version__}
+    found = {"vitrail": vitrail.__version__}
     for package in ("torch", *PEERS):
         try:
             found[package] = importlib.metadata.version(package)

@@ -33,6 +33,10 @@ class Device:
     source: str
     bfloat16: bool = True
 
+    @property
+    def is_gpu(self) -> bool:
+        return self.name not in ("tpuv3", "cpu")
+
     def peak(self, precision: str) -> float:
         """FLOP/s in these numbers."""
         return 1e12 * (self.single if precision == "fp32" else self.half)

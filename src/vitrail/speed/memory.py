@@ -28,6 +28,7 @@ class Setup:
     ema: bool = False
     shard: bool = False
     checkpointing: bool = False
+    kernels: bool = True  # of our own, in half precision: a GPU has them, where it has enough to do
 
     def __post_init__(self) -> None:
         for name, value in (("batch-size", self.batch), ("gpus", self.devices), ("accumulate", self.accumulate)):
@@ -81,7 +82,7 @@ def memory_of(setup: Setup) -> Memory:
     total = sum(weights)
     gradients = [FULL * count for count in weights]
     here = setup.part
-    rooms = kept(setup.config, setup.precision)
+    rooms = kept(setup.config, setup.precision, kernels=setup.kernels)
     once = kept_once(setup.config, total, setup.precision)
     pictures = setup.local * _pixels(setup.config) * (FULL + 1)  # as bytes, and as numbers
     gathered = _gathered(setup, weights)

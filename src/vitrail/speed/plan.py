@@ -11,7 +11,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.walk import flops, parameters, tokens
 from vitrail.model.zoo import configure, find
-from vitrail.speed.activations import PRECISIONS
+from vitrail.speed.activations import PRECISIONS, has_kernels
 from vitrail.speed.advice import advise
 from vitrail.speed.efficiency import efficiency_of
 from vitrail.speed.hardware import GIB, Device, find_device
@@ -175,6 +175,7 @@ def plan(
         where = find_device(kind or "h200")
         if setup.precision.startswith("bf16") and not where.bfloat16:
             setup = replace(setup, precision="fp16")
+    setup = replace(setup, kernels=where.is_gpu and has_kernels(config, setup.part))
     where = replace(where, memory=memory or where.memory, network=network or where.network)
     efficiency = efficiency_of(where.name, compiled)
     if measured is None:

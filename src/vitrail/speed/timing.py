@@ -39,7 +39,7 @@ def training_flops(setup: Setup) -> float:
 
 def work_of(setup: Setup) -> Work:
     """What one device has to do in a step."""
-    saved = sum(room.saved for room in kept(setup.config, setup.precision))
+    saved = sum(room.saved for room in kept(setup.config, setup.precision, kernels=setup.kernels))
     count = parameters(setup.config) / setup.holders
     # gradients are written, measured and clipped, the update reads and writes weights and state, an average likewise
     update = count * (5 * FULL + 3 * FULL + 2 * STATE[setup.optimiser] + (8 * FULL if setup.ema else 0))
