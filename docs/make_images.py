@@ -44,28 +44,34 @@ def terminal(name: str, *commands: list[str]) -> None:
 
 def speed() -> None:
     """Ratios beside timm, from the committed measurement."""
-    lines = (ROOT / "benchmarks" / "model_speed_h200.jsonl").read_text().splitlines()
-    head, rows = json.loads(lines[0]), [json.loads(line) for line in lines[1:]]
-    names = {"ti16": "Ti/16", "s16": "S/16", "b16": "B/16", "l16": "L/16"}
-    forms = [(mode, compiled) for mode in ("forward", "train") for compiled in (False, True)]
-    figure, axes = plt.subplots(1, 4, figsize=(10, 2.7), sharey=True)
-    for axis, (mode, compiled) in zip(axes, forms, strict=True):
-        found = {row["model"]: row for row in rows if (row["mode"], row["compiled"]) == (mode, compiled)}
-        for i, model in enumerate(names):
-            row = found[model]
+    content = json.loads((ROOT / "benchmarks" / "bench_h200" / "bench.json").read_text())
+    panels: dict[str, dict[str, float]] = {}
+    for one in sorted(content["measurements"], key=lambda one: (one["precision"] == "fp8", -one["gflop"])):
+        ours, theirs = ({row["contender"]: row for row in one["rows"]}[name] for name in ("vitrail", "timm"))
+        name = one["model"].removeprefix("vit_").replace("16", "/16").title()
+        if one["mode"] == "train":
+            panels.setdefault("memory of training", {})[name] = ours["memory"] / theirs["memory"]
+        kind = "training" if one["mode"] == "train" else "inference" if one["batch"] > 1 else "one picture at a time"
+        label = f"{name}\nfp8" if one["precision"] == "fp8" else name
+        panels.setdefault(kind, {})[label] = ours["pictures_per_s"] / theirs["pictures_per_s"]
+    order = ("training", "inference", "one picture at a time", "memory of training")
+    widths = [len(panels[title]) for title in order]
+    figure, axes = plt.subplots(1, len(order), figsize=(10, 2.7), sharey=True, width_ratios=widths)
+    for axis, title in zip(axes, order, strict=True):
+        for i, ratio in enumerate(panels[title].values()):
             axis.bar(i - 0.2, 1, 0.38, color=GREY)
-            axis.bar(i + 0.2, row["ratio"], 0.38, color=BLUE)
-            axis.text(i + 0.2, row["ratio"] + 0.02, f"{row['ratio']:.2f}", ha="center", fontsize=8, color=INK)
-        axis.set_xticks(range(len(names)), names.values(), fontsize=9)
-        title = ("training step" if mode == "train" else "forward") + (", compiled" if compiled else ", eager")
+            axis.bar(i + 0.2, ratio, 0.38, color=BLUE)
+            axis.text(i + 0.2, ratio + 0.02, f"{ratio:.2f}", ha="center", fontsize=8, color=INK)
+        axis.set_xticks(range(len(panels[title])), panels[title], fontsize=9)
         axis.set_title(title, fontsize=10, color=INK)
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(length=0)
-        axis.set_ylim(0, 1.45)
+        axis.set_ylim(0, 1.75)
         axis.set_yticks([])
-    figure.suptitle("pictures per second: vitrail (blue) beside timm (grey = 1)", fontsize=11, color=INK, y=1.02)
-    versions = f"torch {head['torch'].split('+')[0]}, timm {head['timm']}"
-    foot = f"one {head['hardware']}, bfloat16 autocast, {versions}, {head['date']}"
+    title = "pictures per second, and memory: vitrail (blue) beside timm (grey = 1)"
+    figure.suptitle(title, fontsize=11, color=INK, y=1.02)
+    versions = ", ".join(f"{name} {content['versions'][name]}" for name in ("torch", "timm"))
+    foot = f"one {content['hardware']}, both compiled, timm in bfloat16, {versions}, {content['date']}"
     figure.text(0.5, -0.03, foot, ha="center", fontsize=8, color="#666b73")
     figure.tight_layout()
     figure.savefig(IMAGES / "speed.png", dpi=160, bbox_inches="tight")
