@@ -91,3 +91,20 @@ def test_a_served_mlp_is_nearer_to_the_definition_than_its_parts_are(act, dtype,
     assert not torch.equal(whole, parts)
     off, usual = ((found.double() - exact).norm() / exact.norm() for found in (whole, parts))
     assert off < 1.02 * usual
+
+
+def test_an_exported_mlp_has_its_parts(monkeypatch):
+    """As if on a GPU: alone it is one product, compiled one operator; other programs know neither."""
+    monkeypatch.setattr("vitrail.model.layers.half_on_gpu", lambda x: x.dtype)
+    mlp, x = Mlp(8, 16, "gelu", 0.0).bfloat16().eval(), torch.randn(2, 3, 8, dtype=torch.bfloat16)
+    seen = []
+
+    def watch(graph, _):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    with torch.no_grad():
+        exported = torch.export.export(mlp, (x,), strict=False)
+        torch.compile(mlp, backend=watch)(x)
+    assert not any("gelu" in str(node.target) and "aten.gelu" not in str(node.target) for node in exported.graph.nodes)
+    assert any("linear_gelu" in target for target in seen)

@@ -195,8 +195,10 @@ class Mlp(nn.Module):
         return isinstance(self.act, ExactGELU) and isinstance(self.drop1, nn.Identity)
 
     def _is_served_in_half(self, x: Tensor) -> bool:
-        """Whether a GPU computes answers alone, all of it in half precision."""
+        """Whether a GPU computes answers alone, all of it in half precision; what is exported has its parts."""
         if self.training or torch.is_grad_enabled() or half_on_gpu(x) != x.dtype or not isinstance(self.act, nn.GELU):
+            return False
+        if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():
             return False
         return isinstance(self.fc1, nn.Linear) and self.fc1.weight.dtype == x.dtype
 
