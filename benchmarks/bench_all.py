@@ -42,7 +42,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"model": "vit_b16", "modes": ["infer"], "batch_sizes": [256], "precisions": ["fp8"], **TIMM},
         {"model": "vit_s16", "modes": ["infer"], "batch_sizes": [512], "precisions": ["bf16"], **TIMM},
         *(
-            {"model": name, "modes": ["infer"], "batch_sizes": [1], "precisions": ["bf16"], **TIMM, "ways": ["graphs"]}
+            {"model": name, "modes": ["infer"], "batch_sizes": [1], "precisions": ["bf16"], **TIMM,
+             "ways": ["graphs", "tuned"]}
             for name in ("vit_ti16", "vit_s16", "vit_b16")
         ),
     ],

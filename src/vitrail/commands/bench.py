@@ -20,7 +20,7 @@ def bench(
     batch_sizes: Annotated[list[int] | None, Many] = None,
     precisions: Annotated[list[Literal["fp32", "bf16", "fp16", "fast", "fp8"]] | None, Many] = None,
     modes: Annotated[list[Literal["infer", "train"]] | None, Many] = None,
-    ways: Annotated[list[Literal["eager", "compiled", "graphs"]] | None, Many] = None,
+    ways: Annotated[list[Literal["eager", "compiled", "graphs", "tuned"]] | None, Many] = None,
     peers: Annotated[list[str] | None, Many] = None,
     img_size: int | None = None,
     device: str | None = None,
@@ -50,7 +50,8 @@ def bench(
     modes
         infer, train or both
     ways
-        eager, compiled, graphs (compiled, with CUDA graphs); by default eager and compiled on a GPU, eager on a CPU
+        eager, compiled, graphs (compiled, with CUDA graphs), tuned (and kernels tried against each other); by default
+        eager and compiled on a GPU, eager on a CPU
     peers
         timm, torchvision, transformers, vit-pytorch, or none; by default those that are installed
     device

@@ -241,7 +241,10 @@ def _check(sizes: Sequence[int], rounds: int, seconds: float, ways: Sequence[str
         (not sizes or any(size < 1 for size in sizes), "--batch-sizes must be at least 1"),
         (rounds < 1, f"--rounds must be at least 1, not {rounds}"),
         (seconds <= 0, f"--seconds must be above 0, not {seconds:g}"),
-        ("graphs" in ways and not on_gpu, "--ways graphs are CUDA graphs, which need a GPU: leave them out"),
+        (
+            not on_gpu and {"graphs", "tuned"} & set(ways),
+            "--ways graphs and tuned are CUDA graphs, which need a GPU: leave them out",
+        ),
     ]
     for is_so, words in wrong:
         if is_so:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vitrail.speed.bench_results import Bench, Measurement
 
 _COLOURS = dict(zip((OURS, *PEERS), ("one", "two", "three", "bad", "four"), strict=True))
-_MARKERS = {"eager": "o", "compiled": "D", "graphs": "^"}
+_MARKERS = {"eager": "o", "compiled": "D", "graphs": "^", "tuned": "P"}
 _APART = 0.05  # of the height, between labels
 _TITLES = {"infer": "Inference", "train": "Training"}
 

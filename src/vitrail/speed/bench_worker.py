@@ -168,7 +168,7 @@ def _pictures(config: ViTConfig | ResNetConfig, batch: int) -> Tensor:
 def _compiled(model: nn.Module, way: str) -> Any:
     if way == "eager":
         return model
-    return torch.compile(model, dynamic=False, mode="reduce-overhead" if way == "graphs" else None)
+    return torch.compile(model, dynamic=False, mode={"graphs": "reduce-overhead", "tuned": "max-autotune"}.get(way))
 
 
 def _in_eight_bits(model: nn.Module, pictures: Tensor) -> nn.Module:

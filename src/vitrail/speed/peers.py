@@ -16,7 +16,9 @@ PEERS = {  # by the name of the package that is installed: the module that it br
     "vit-pytorch": "vit_pytorch",
 }
 Mode = Literal["infer", "train"]
-Way = Literal["eager", "compiled", "graphs"]  # graphs: compiled with mode="reduce-overhead", which records CUDA graphs
+# graphs: compiled with mode="reduce-overhead", which records CUDA graphs; tuned: with "max-autotune", which also tries
+# kernels against each other
+Way = Literal["eager", "compiled", "graphs", "tuned"]
 # fast and fp8 are ours alone, beside peers in bf16: the residual stream of training in bfloat16 too; inference with
 # linear maps in eight bits
 BenchPrecision = Literal["fp32", "bf16", "fp16", "fast", "fp8"]
