@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
-from vitrail.model.devices import half_on_gpu, is_hopper, kernel_type
+from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
 
 SHORT, SHORT_WIDTHS = 64, (32, 64, 128)  # tokens for which one kernel does all of it, and widths of a head
 MID, MID_WIDTHS = 640, (32, 64)  # those for which kernels of our own do attention itself
+PLAIN = 640  # those for which a CPU trains by plain products: the weights that these keep add half to a block's memory
 
 
 class Seen(NamedTuple):
@@ -24,7 +25,7 @@ class Seen(NamedTuple):
 
     weights: Callable[[], Tensor]  # computes softmax(q k / sqrt(d)) in float32: (batch, heads, queries, keys)
     values: Tensor  # (batch, heads, keys, head_dim)
-    mixed: Tensor  # the values so weighted, by the fused kernel, for the first queries: (batch, heads, read, head_dim)
+    mixed: Tensor  # the values so weighted, as they go on, for the first queries: (batch, heads, read, head_dim)
 
 
 Watch = Callable[[Seen], None]
@@ -94,7 +95,10 @@ class Attention(nn.Module):
             q = q[:, :, :read]
             bias = bias[..., :read, :] if bias is not None and bias.shape[-2] > 1 else bias
         dropout = self.attn_dropout if self.training else 0.0
-        x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale)
+        if mask is None and self._is_by_products(v):
+            x = attend_by_products(q, k, v, bias, dropout, self.scale)
+        else:
+            x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale)
         if watch is not None:
             watch(Seen(weights, v, x))
         del qkv, q, k, v, weights  # the projection can take their memory
@@ -111,6 +115,11 @@ class Attention(nn.Module):
         plain = turn is None and isinstance(self.q_norm, nn.Identity) and kernel_type(x) is not None
         return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_hopper()
 
+    def _is_by_products(self, values: Tensor) -> bool:
+        """Whether plain products train faster: torch's fused kernel for CPUs is slow in bfloat16 on its way back."""
+        is_half = values.is_cpu and values.dtype == torch.bfloat16
+        return self.training and is_half and values.shape[-2] <= PLAIN and cpu_multiplies_bf16()
+
     def _packed(self, x: Tensor, turn: Tensor | None) -> Tensor:
         """The same as below up to the projection, (batch, tokens, heads * head_dim)."""
         from vitrail.model.kernels.packed_attention import PackedAttention
@@ -124,6 +133,15 @@ class Attention(nn.Module):
         return PackedAttention.apply(
             x.to(kind), self.qkv.weight.to(kind), bias, *norms, angles, self.num_heads, scale, eps or 0.0
         )
+
+
+def attend_by_products(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float, scale: float | None
+) -> Tensor:
+    """The definition, in the numbers that come; autograd keeps the weights."""
+    logits = (q * (scale or q.shape[-1] ** -0.5)) @ k.transpose(-2, -1)
+    weights = (logits if bias is None else logits + bias).softmax(dim=-1)
+    return F.dropout(weights, dropout) @ v
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:

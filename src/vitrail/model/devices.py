@@ -37,6 +37,12 @@ def is_hopper() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def cpu_multiplies_bf16() -> bool:
+    """Whether the processor has instructions for products of bfloat16 (AVX-512's)."""
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16", False))
+
+
 def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
     """The device that was asked for, or the fastest there is."""
     if name is None:
