@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import unfold
 
 import vitrail
 from tests.training.running import TINY, make_pictures
 from vitrail.data.opening import open_source
 from vitrail.data.splits import make_splits
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, DataError
 from vitrail.pictures import Preprocessing
 from vitrail.training.whitening import FLOOR, whiten, whitening
 
@@ -60,3 +61,13 @@ def test_whitening_is_refused_where_it_means_nothing(tmp_path):
         )
     assert not (tmp_path / "a").exists()
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_pictures_of_one_colour_are_said(tmp_path, count):
+    for number in range(count):
+        (tmp_path / "green").mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8), (100, 120, 30)).save(tmp_path / "green" / f"{number}.png")
+    train = make_splits(open_source(tmp_path), fraction=0, seed=0).train
+    with pytest.raises(DataError, match=f"all patches of the {count} pictures.*of one colour.*--no-whiten"):
+        whiten(vitrail.create("vit_ti16", img_size=8, patch_size=4), train, Preprocessing(size=(8, 8)))

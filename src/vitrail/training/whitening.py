@@ -13,7 +13,7 @@ from torch import nn
 from vitrail.classifier import Classifier
 from vitrail.data.fetching import Fetcher, Task
 from vitrail.data.source import Subset
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, DataError
 from vitrail.pictures import Preprocessing
 from vitrail.training.recipe import Recipe
 from vitrail.training.start import Start
@@ -47,7 +47,13 @@ def whiten(model: nn.Module, train: Subset, preprocessing: Preprocessing) -> Non
     if isinstance(batch, Exception):
         raise batch
     pictures = batch.inputs(preprocessing)[batch.valid]
-    turned = whitening(nn.functional.unfold(pictures.double(), proj.kernel_size, stride=proj.stride))
+    patches = nn.functional.unfold(pictures.double(), proj.kernel_size, stride=proj.stride)
+    if torch.equal(patches, patches[:1, :, :1].expand_as(patches)):
+        raise DataError(
+            f"whiten: all patches of the {len(pictures)} pictures that were looked at are the same: "
+            "are they all of one colour? check them, or leave it out, --no-whiten"
+        )
+    turned = whitening(patches)
     weight = proj.weight.flatten(1)
     proj.weight.copy_((weight.double() @ turned.to(weight.device)).to(weight.dtype).view_as(proj.weight))
 
