@@ -119,7 +119,9 @@ def test_a_model_has_the_gradients_it_has_without_the_kernels(options, compiled,
     assert 0 < far < 1.1 * usual + 1e-3
 
 
-@pytest.mark.parametrize(("width", "batch", "large"), [(768, 256, True), (384, 256, True), (192, 512, False)])
+@pytest.mark.parametrize(
+    ("width", "batch", "large"), [(768, 256, True), (384, 512, True), (768, 64, False), (192, 512, False)]
+)
 def test_kernels_are_for_layers_that_take_longer_than_to_start_them(width, batch, large, monkeypatch):
     from vitrail.model import devices
 

@@ -14,7 +14,7 @@ HAS_TRITON = find_spec("triton") is not None  # it comes with torch where that i
 
 # channels times numbers of a layer of tokens: below, a GPU is done with a block before its kernels could be started,
 # and Triton's take longer to start than a compiler's
-LEAST_WORK = 5 * 10**9
+LEAST_WORK = 12 * 10**9
 
 
 def kernel_type(x: Tensor) -> torch.dtype | None:

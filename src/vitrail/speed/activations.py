@@ -19,7 +19,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16_residual", "fp16")
 FULL = 4  # bytes of a float32
 # where our kernels compute: as in `vitrail.model`, which would bring torch along
 SHORT, SHORT_WIDTHS = 64, (32, 64, 128)
-LEAST_WORK = 5 * 10**9
+LEAST_WORK = 12 * 10**9
 
 
 @dataclass(frozen=True)
