@@ -6,6 +6,8 @@ import io
 import json
 import socket
 import struct
+import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from PIL import Image
 from tests.serving.running import Process, Running, closed_after, picture, raw_connection, running, started
 
 MIB = 2**20
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +170,26 @@ def test_a_body_whose_answer_was_given_before_it_came_is_thrown_away(server: Run
         answers = talk(port, early, HEAD + b"content-length: %d\r\n\r\n" % len(data) + data, limit=1)
         assert b"HTTP/1.1 404" in answers
         assert b"HTTP/1.1 200" in answers
+
+
+@pytest.mark.parametrize("without", [(), ("httptools",)], ids=["quick", "plain"])
+def test_the_end_of_such_a_body_is_not_taken_for_headers(without: tuple[str, ...]) -> None:
+    """Where the server had other things to do, all that is left of it arrives in one piece."""
+    script = (
+        f"import sys\nsys.modules.update(dict.fromkeys({without!r}))\n"
+        "from tests.serving.receiving import received\n"
+        "head = b'POST / HTTP/1.1\\r\\nhost: x\\r\\ncontent-length: 300000\\r\\n\\r\\n'\n"
+        "again = b'GET / HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n'\n"
+        "print(received(head + bytes(100_000), bytes(200_000), again))\n"
+        "print(received(head + bytes(100_000), bytes(200_000), bytes(70_000)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    answered, refused = done.stdout.splitlines()
+    assert answered.count("HTTP/1.1 404") == 2
+    assert "431" not in answered
+    assert refused.count("HTTP/1.1 404") == 1
+    assert "HTTP/1.1 431" in refused or "HTTP/1.1 400" in refused
 
 
 def test_a_client_that_does_not_read_is_cut_off(tiny: Path) -> None:

@@ -53,7 +53,7 @@ class Connection(Protocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        before = self.cycle
+        before, had_body_left = self.cycle, self._has_body_left()
         super().data_received(data)
         if self.cycle is not before:  # a request has begun
             self._head = 0
@@ -61,7 +61,9 @@ class Connection(Protocol):
                 self._patience.cancel()
                 self._patience = None
         elif before is None or before.response_complete:  # between two requests, or a body whose answer was given
-            self._head += len(data)
+            # where a body ends in these bytes, those after it are few: what follows them is counted
+            ended = had_body_left and not self._has_body_left()
+            self._head = 0 if ended else self._head + len(data)
             if self._head > LONGEST_HEAD + (FEW if self._has_body_left() else 0):
                 self._cut(431, "Request Header Fields Too Large", "the headers are too long")
             elif self._patience is None:
