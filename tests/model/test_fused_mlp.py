@@ -1,14 +1,11 @@
 """The fused MLP computes what its parts do, there and back; where there is no GPU, in Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
 
 import vitrail
+from tests.model.interpreting import interpreted
 from vitrail.model.layers import Mlp
 
 CASES = [(2, 37, 48, 192), (1, 1, 16, 32), (3, 70, 24, 300), (4, 33, 32, 256)]  # batch, tokens, width, hidden
@@ -37,9 +34,9 @@ def apart(case, dtype, device):
 
 def model_apart(dtype, device, backend):
     """Between a model with the kernels and the same without: loss and gradients in these numbers."""
-    from vitrail.model import attention, devices, layers
+    from vitrail.model import attention, devices, kernel_sizes, layers
 
-    devices.LEAST_WORK = 0
+    kernel_sizes.LEAST_WORK = 0
     torch.manual_seed(0)
     options = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2, "num_classes": 10}
     model = vitrail.create("vit_ti16", **options, rope=True, qk_norm=True, norm="rms").to(device, dtype).train()
@@ -56,15 +53,6 @@ def model_apart(dtype, device, backend):
         results.append(torch.cat([loss.detach()[None], *(p.grad.flatten() for p in model.parameters())]))
     assert not torch.equal(*results)  # or the same was done twice
     return float((results[0] - results[1]).norm() / results[1].norm())
-
-
-def interpreted(script):
-    """What a script prints. In a process of its own, since Triton reads its setting once."""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return [float(word) for word in done.stdout.split()]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself is tested")
@@ -95,7 +83,7 @@ def test_the_kernel_computes_the_definition(case):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_model_has_the_gradients_it_has_without_the_kernels(options, compiled, monkeypatch):
     """In bfloat16: as far from those of float32 as without them, or nearer, to a tenth."""
-    monkeypatch.setattr("vitrail.model.devices.LEAST_WORK", 0)
+    monkeypatch.setattr("vitrail.model.kernel_sizes.LEAST_WORK", 0)
     torch.manual_seed(0)
     model = vitrail.create("vit_ti16", img_size=64, embed_dim=128, depth=2, num_heads=2, num_classes=10, **options)
     model = model.cuda().train()

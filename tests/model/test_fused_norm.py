@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.model.test_fused_mlp import interpreted
+from tests.model.interpreting import interpreted
 
 CASES = [(2, 37, 48), (1, 1, 16), (3, 70, 24), (5, 33, 100)]  # batch, tokens, width
 

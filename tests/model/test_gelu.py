@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.model.interpreting import interpreted
 from tests.model.test_fp8 import rounded
-from tests.model.test_fused_mlp import interpreted
 from vitrail.model.layers import Mlp
 
 SHAPES = [(1,), (3, 7, 5), (2, 2048), (37, 300)]

@@ -1,11 +1,9 @@
 """Kernels for some hundred tokens compute attention as it is defined; where there is no GPU, Triton interprets them."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+
+from tests.model.interpreting import interpreted
 
 CASES = [  # batch, tokens, heads, width
     (1, 65, 2, 64),
@@ -69,7 +67,7 @@ def _thirds(found, exact, packed):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested")
 def test_their_steps_are_those_of_the_definition():
-    """In float32, also where all products are far below 0. In a process of its own: Triton reads its setting once."""
+    """In float32, also where all products are far below 0."""
     script = (
         "from tests.model.test_mid_attention import CASES, apart, by_definition\n"
         "import torch\n"
@@ -77,11 +75,7 @@ def test_their_steps_are_those_of_the_definition():
         "far = (1, 70, 2, 64), torch.float32, 'cpu', 50\n"
         "print(apart(*far), apart(*far, by_definition))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    *usual, shifted, plain = map(float, done.stdout.split())
+    *usual, shifted, plain = interpreted(script)
     assert all(one < 3e-6 for one in usual)
     assert shifted < 3 * plain  # products of some -300 are rounded to 2e-5: the definition in float32 is as far off
 

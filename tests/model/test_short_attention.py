@@ -1,14 +1,11 @@
 """The kernel for few tokens computes attention as it is defined; where there is no GPU, in Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
 
 import vitrail
+from tests.model.interpreting import interpreted
 from vitrail.model.positions import rotate
 
 CASES = [  # batch, tokens, heads, width, norms, rotations
@@ -57,17 +54,15 @@ def apart(case, dtype, device):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself is tested")
 def test_its_steps_are_those_of_the_definition():
-    """In float32, to 2e-6. In a process of its own, since Triton reads its setting once."""
+    """In float32, to 2e-6."""
     script = (
         "from tests.model.test_short_attention import CASES, apart\n"
         "import torch\n"
         "print(*(one for case in CASES for one in apart(case, torch.float32, 'cpu')))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert all(float(one) < 2e-6 for one in done.stdout.split())
+    found = interpreted(script)
+    assert len(found) >= 2 * len(CASES)
+    assert all(one < 2e-6 for one in found)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -1,12 +1,14 @@
 """What autograd really saves for a backward pass: the oracle of the planner's closed forms."""
 
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import torch
 from torch.nn import functional as F
 
 import vitrail
-from tests.model.test_fused_mlp import interpreted
+from tests.model.interpreting import interpreted
+from vitrail.model import attention
 
 
 def saved_bytes(
@@ -18,7 +20,10 @@ def saved_bytes(
     compiled: bool = False,
     half: torch.dtype = torch.bfloat16,
 ) -> int:
-    """Of all storages that a forward pass and its loss keep, weights and pictures left out."""
+    """Of all storages that a forward pass and its loss keep, weights and pictures left out.
+
+    Computed on a CPU, it stands for a GPU: attention is fused, where CPUs that train in bfloat16 would keep weights.
+    """
     torch.manual_seed(0)
     model = vitrail.create(config).train()
     model.gradient_checkpointing = checkpointing
@@ -34,7 +39,8 @@ def saved_bytes(
         return tensor
 
     run = torch.compile(model, backend="aot_eager_decomp_partition", dynamic=False) if compiled else model
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    fused = patch.object(attention, "PLAIN", 0)
+    with fused, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         with torch.autocast("cpu", half, enabled=precision != "fp32"):
             logits = run(pictures)
         F.cross_entropy(logits.float(), labels)
@@ -48,10 +54,10 @@ def saved_by_kernels(cases: list[tuple[dict, int, str]]) -> list[float]:
 
 def with_kernels(cases: list[tuple[dict, int, str]]) -> Iterator[int]:
     """As on a Hopper GPU, but in float16, since the interpreter computes no products of bfloat16; however small."""
-    from vitrail.model import attention, devices
+    from vitrail.model import devices, kernel_sizes
 
     attention.half_on_gpu = devices.half_on_gpu = lambda x: torch.float16
     attention.is_hopper = lambda: True
-    devices.LEAST_WORK = 0
+    kernel_sizes.LEAST_WORK = 0
     for options, batch, precision in cases:
         yield saved_bytes(vitrail.ViTConfig(**options), batch, precision, half=torch.float16)

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 import vitrail
 from tests.speed.saved import saved_by_kernels, saved_bytes
 from vitrail.errors import VitrailError
-from vitrail.model import attention, devices
 from vitrail.model.walk import parameters
 from vitrail.model.zoo import configure
-from vitrail.speed import activations
 from vitrail.speed.activations import has_kernels, kept, kept_once
 from vitrail.speed.memory import Setup, largest_part, memory_of, part_parameters
 from vitrail.training.groups import parameter_groups
@@ -89,8 +87,6 @@ def test_our_kernels_save_what_is_predicted() -> None:
 
 
 def test_the_planner_knows_where_our_kernels_compute() -> None:
-    assert (activations.SHORT, activations.SHORT_WIDTHS) == (attention.SHORT, attention.SHORT_WIDTHS)
-    assert activations.LEAST_WORK == devices.LEAST_WORK
     assert has_kernels(configure("vit_b16"), 256)
     assert not has_kernels(configure("vit_b16"), 2)
     config = configure("vit_b16")

@@ -12,12 +12,11 @@ from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
+from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
 
-SHORT, SHORT_WIDTHS = 64, (32, 64, 128)  # tokens for which one kernel does all of it, and widths of a head
-MID, MID_WIDTHS = 640, (32, 64)  # those for which kernels of our own do attention itself
-PLAIN = 640  # those for which a CPU trains by plain products: the weights that these keep add half to a block's memory
+PLAIN = 640  # tokens for which a CPU trains by plain products: the weights that these keep add half to a block's memory
 
 
 class Seen(NamedTuple):

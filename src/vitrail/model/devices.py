@@ -8,19 +8,15 @@ import torch
 from torch import Tensor
 
 from vitrail.errors import VitrailError
+from vitrail.model.kernel_sizes import is_large
 
 HAS_TRITON = find_spec("triton") is not None  # it comes with torch where that is made for GPUs
-
-
-# channels times numbers of a layer of tokens: below, a GPU is done with a block before its kernels could be started,
-# and Triton's take longer to start than a compiler's
-LEAST_WORK = 12 * 10**9
 
 
 def kernel_type(x: Tensor) -> torch.dtype | None:
     """The half-precision type in which kernels of our own compute a layer of tokens in training, if it is large enough
     for them."""
-    return half_on_gpu(x) if x.numel() * x.shape[-1] >= LEAST_WORK else None
+    return half_on_gpu(x) if is_large(x.numel(), x.shape[-1]) else None
 
 
 def half_on_gpu(x: Tensor) -> torch.dtype | None:

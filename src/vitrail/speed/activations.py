@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.kernel_sizes import SHORT, SHORT_WIDTHS, is_large
 from vitrail.model.walk import walk
 from vitrail.speed.maps import kept_of_maps
 
 Precision = Literal["fp32", "bf16", "bf16_residual", "fp16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16_residual", "fp16")
 FULL = 4  # bytes of a float32
-# where our kernels compute: as in `vitrail.model`, which would bring torch along
-SHORT, SHORT_WIDTHS = 64, (32, 64, 128)
-LEAST_WORK = 12 * 10**9
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,8 @@ def has_kernels(config: ViTConfig | ResNetConfig, pictures: int) -> bool:
     """Whether a GPU that has so many pictures at once does enough for kernels of our own."""
     if isinstance(config, ResNetConfig):
         return False
-    return pictures * (config.num_prefix + config.num_patches) * config.embed_dim**2 >= LEAST_WORK
+    tokens = pictures * (config.num_prefix + config.num_patches)
+    return is_large(tokens * config.embed_dim, config.embed_dim)
 
 
 def kept(config: ViTConfig | ResNetConfig, precision: Precision, *, kernels: bool) -> list[Kept]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitrail.model.attention import SHORT
+from vitrail.model.kernel_sizes import SHORT
 from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
 from vitrail.model.kernels.short_attention import short_attention, short_attention_backward
 

@@ -7,6 +7,8 @@ that happens where they lie. Channels are taken as even and odd ones apart, beca
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -183,15 +185,7 @@ def short_attention(
 
 
 @short_attention.register_fake
-def _(
-    qkv: Tensor,
-    q_weight: Tensor | None,
-    k_weight: Tensor | None,
-    turn: Tensor | None,
-    heads: int,
-    scale: float,
-    eps: float,
-) -> Tensor:
+def _(qkv: Tensor, *rest: Any) -> Tensor:
     return qkv.new_empty(qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3)
 
 
@@ -227,13 +221,6 @@ def _empty(qkv: Tensor, q_weight: Tensor | None, heads: int) -> tuple[Tensor, Te
 
 @short_attention_backward.register_fake
 def _(
-    gradient: Tensor,
-    qkv: Tensor,
-    q_weight: Tensor | None,
-    k_weight: Tensor | None,
-    turn: Tensor | None,
-    heads: int,
-    scale: float,
-    eps: float,
+    gradient: Tensor, qkv: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, turn: Any, heads: int, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _empty(qkv, q_weight, heads)
