@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -258,10 +259,11 @@ def _imagenet_names() -> list[str]:
 
 
 def _zoo_name(path: Path) -> str | None:
-    try:
-        return find(path.name.split(".")[0]).name
-    except VitrailError:
-        return None
+    """Of a checkpoint that is named like an architecture: the file, or the folder that it lies in."""
+    for named in (find_weights(path), path) if path.is_dir() else (path,):
+        with suppress(VitrailError):
+            return find(named.name.split(".")[0]).name
+    return None
 
 
 def _not_there(source: str) -> str:

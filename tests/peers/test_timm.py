@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import vitrail
 from vitrail.errors import WeightsError
@@ -185,3 +186,15 @@ def test_a_zoo_name_that_is_given_as_timms_is_the_same_architecture_there(row) -
     with torch.device("meta"):
         peer = timm.create_model(row.timm, num_classes=row.config.num_classes)
     assert sum(p.numel() for p in peer.parameters()) == parameters(row.config)
+
+
+@pytest.mark.parametrize("place", ["deit_tiny_patch16_224.safetensors", ".", "deit_tiny_patch16_224"])
+def test_a_file_that_is_named_like_an_architecture_says_its_preprocessing_in_a_folder_too(place, tmp_path) -> None:
+    file = "model.safetensors" if place == "deit_tiny_patch16_224" else "deit_tiny_patch16_224.safetensors"
+    folder = tmp_path / place if file == "model.safetensors" else tmp_path
+    folder.mkdir(exist_ok=True)
+    state = timm.create_model("deit_tiny_patch16_224").state_dict()
+    save_file(state, folder / file)
+    theirs = timm.get_pretrained_cfg("deit_tiny_patch16_224")
+    pixels = vitrail.load(tmp_path / place).preprocessing
+    assert (pixels.mean, pixels.std) == (theirs.mean, theirs.std)
