@@ -50,8 +50,8 @@ def bench(
     modes
         infer, train or both
     ways
-        eager, compiled, graphs (compiled, with CUDA graphs), tuned (and kernels tried against each other); by default
-        eager and compiled on a GPU, eager on a CPU
+        eager, compiled, graphs (compiled, with CUDA graphs; in training one of the whole step), tuned (and kernels
+        tried against each other); by default eager and compiled on a GPU, eager on a CPU
     peers
         timm, torchvision, transformers, vit-pytorch, or none; by default those that are installed
     device

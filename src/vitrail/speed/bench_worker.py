@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file
@@ -190,8 +190,9 @@ def _inference(model: nn.Module, pictures: Tensor, way: str) -> Callable[[], Ten
 
 def _training(model: nn.Module, pictures: Tensor, labels: Tensor, precision: str, way: str) -> Callable[[], Tensor]:
     """Forward, cross-entropy, backward, AdamW; weights in float32, autocast around."""
-    run = _compiled(model.train(), way)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=True)
+    whole = way == "graphs"
+    run = _compiled(model.train(), "compiled" if whole else way)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=True, capturable=whole)
     scaler = torch.amp.GradScaler(pictures.device.type) if precision == "fp16" else None
     amp: Any = contextlib.nullcontext()
     if precision != "fp32":
@@ -210,7 +211,29 @@ def _training(model: nn.Module, pictures: Tensor, labels: Tensor, precision: str
         optimiser.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return step
+    return _recorded(step) if whole else step
+
+
+def _recorded(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Some steps as they are, and then one recording of a step, played again and again."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    state: dict[str, Any] = {"steps": 0}
+
+    def play() -> Tensor:
+        if state["steps"] == FIRST_STEPS:
+            with torch.cuda.graph(graph):
+                state["loss"] = step()
+        state["steps"] += 1
+        if state["steps"] > FIRST_STEPS:
+            graph.replay()
+            return cast(Tensor, state["loss"])
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            loss = step()
+        torch.cuda.current_stream().wait_stream(side)
+        return loss
+
+    return play
 
 
 def _reset_peak(device: torch.device) -> None:

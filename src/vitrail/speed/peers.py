@@ -16,8 +16,8 @@ PEERS = {  # by the name of the package that is installed: the module that it br
     "vit-pytorch": "vit_pytorch",
 }
 Mode = Literal["infer", "train"]
-# graphs: compiled with mode="reduce-overhead", which records CUDA graphs; tuned: with "max-autotune", which also tries
-# kernels against each other
+# graphs: compiled, and played from CUDA graphs: torch's in inference (mode="reduce-overhead"), one of the whole step in
+# training; tuned: compiled with "max-autotune", which also tries kernels against each other
 Way = Literal["eager", "compiled", "graphs", "tuned"]
 # fast and fp8 are ours alone, beside peers in bf16: the residual stream of training in bfloat16 too; inference with
 # linear maps in eight bits

@@ -2,7 +2,7 @@
 
 With 64 tokens the usual kernels spend their time on carrying queries, keys and values to and from memory: once for the
 norms, once for the rotations, once for the product. Here one program reads those of one head of one picture, and all of
-that happens where they lie. Channels are taken as even and odd ones apart, because rotations turn pairs of neighbours.
+that happens where they lie.
 """
 
 from __future__ import annotations
@@ -14,52 +14,66 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-
-@triton.jit
-def _pairs(place, rows, stride, seen, TOKENS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Even and odd channels of a head, in float32: (tokens, width / 2) each."""
-    columns = tl.arange(0, WIDTH)
-    values = tl.load(place + rows[:, None] * stride + columns[None, :], mask=seen[:, None], other=0.0)
-    return tl.split(tl.reshape(values.to(tl.float32), (TOKENS, WIDTH // 2, 2)))
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _normed(even, odd, weight, eps, WIDTH: tl.constexpr, NORM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """RMS norm: both halves, and what each token was divided by, inverted."""
-    half = tl.arange(0, WIDTH // 2)
-    inverse = tl.rsqrt((tl.sum(even * even, 1) + tl.sum(odd * odd, 1)) / WIDTH + eps)
-    if NORM:
-        even = even * inverse[:, None] * tl.load(weight + 2 * half)[None, :]
-        odd = odd * inverse[:, None] * tl.load(weight + 2 * half + 1)[None, :]
-    return even, odd, inverse
+def _tile(place, rows, stride, seen, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What a head has of each token: (tokens, width)."""
+    grid = rows[:, None] * stride + tl.arange(0, WIDTH)[None, :]
+    return tl.load(place + grid, mask=seen[:, None], other=0.0)
 
 
 @triton.jit
-def _turned(even, odd, cos, sin, TURN: tl.constexpr):  # type: ignore[no-untyped-def]
-    if TURN:
-        even, odd = even * cos - odd * sin, odd * cos + even * sin
-    return even, odd
+def _put(place, rows, stride, seen, tile, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    grid = rows[:, None] * stride + tl.arange(0, WIDTH)[None, :]
+    tl.store(place + grid, tile, mask=seen[:, None])
 
 
 @triton.jit
-def _angles(turn, batch, rows, seen, tokens, apart, between, WIDTH: tl.constexpr, TURN: tl.constexpr):  # type: ignore[no-untyped-def]
+def _inverse(x, eps, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What an RMS norm multiplies each token by."""
+    return tl.rsqrt(tl.sum(x * x, 1) / WIDTH + eps)
+
+
+@triton.jit
+def _turned(x, cos, sin, TOKENS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Pairs of neighbouring channels, turned."""
+    even, odd = tl.split(tl.reshape(x, (TOKENS, WIDTH // 2, 2)))
+    return tl.reshape(tl.join(even * cos - odd * sin, odd * cos + even * sin), (TOKENS, WIDTH))
+
+
+@triton.jit
+def _angles(turn, batch, rows, seen, apart, between, WIDTH: tl.constexpr, TURN: tl.constexpr):  # type: ignore[no-untyped-def]
     """Cosines and sines of this picture's tokens, which lie `apart` from each other; numbers where there are none."""
     cos, sin = 1.0, 0.0
     if TURN:
-        half = tl.arange(0, WIDTH // 2)
-        place = turn + batch * between + rows[:, None] * (WIDTH // 2) + half[None, :]
-        cos = tl.load(place, mask=seen[:, None], other=1.0)
-        sin = tl.load(place + apart, mask=seen[:, None], other=0.0)
+        place = turn + batch * between
+        cos = _tile(place, rows, WIDTH // 2, seen, WIDTH // 2)
+        sin = _tile(place + apart, rows, WIDTH // 2, seen, WIDTH // 2)
     return cos, sin
 
 
 @triton.jit
-def _weights(qe, qo, ke, ko, seen, scale):  # type: ignore[no-untyped-def]
+def _ready(  # type: ignore[no-untyped-def]
+    x, weight, eps, cos, sin, TOKENS: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr
+):  # fmt: skip
+    """Queries or keys as they are multiplied: normed and turned, as wide as they came."""
+    wide = x.to(tl.float32)
+    if NORM:
+        wide = wide * _inverse(wide, eps, WIDTH)[:, None] * tl.load(weight + tl.arange(0, WIDTH))[None, :]
+    if TURN:
+        wide = _turned(wide, cos, sin, TOKENS, WIDTH)
+    return wide.to(x.dtype)
+
+
+@triton.jit
+def _weights(q, k, seen, scale):  # type: ignore[no-untyped-def]
     """Softmax of the products, in float32: (queries, keys)."""
-    products = tl.dot(qe, tl.trans(ke)) + tl.dot(qo, tl.trans(ko))
-    products = tl.where(seen[None, :], products * scale, float("-inf"))
-    weights = tl.exp(products - tl.max(products, 1)[:, None])
-    return weights / tl.sum(weights, 1)[:, None]
+    products = tl.dot(q, tl.trans(k)) * (scale * LOG2E)
+    products = tl.where(seen[None, :], products, float("-inf"))
+    weights = tl.exp2(products - tl.max(products, 1)[:, None])
+    return weights * (1 / tl.sum(weights, 1))[:, None]
 
 
 @triton.jit
@@ -68,40 +82,48 @@ def _forward(  # type: ignore[no-untyped-def]
     TOKENS: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    rows, columns = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
+    rows = tl.arange(0, TOKENS)
     seen = rows < tokens
     inner = heads * WIDTH
     place = qkv + batch.to(tl.int64) * tokens * 3 * inner + head * WIDTH
-    kind = qkv.dtype.element_ty
-    cos, sin = _angles(turn, batch, rows, seen, tokens, apart, between, WIDTH, TURN)
-    qe, qo = _pairs(place, rows, 3 * inner, seen, TOKENS, WIDTH)
-    ke, ko = _pairs(place + inner, rows, 3 * inner, seen, TOKENS, WIDTH)
-    qe, qo, _ = _normed(qe, qo, q_weight, eps, WIDTH, NORM)
-    ke, ko, _ = _normed(ke, ko, k_weight, eps, WIDTH, NORM)
-    qe, qo = _turned(qe, qo, cos, sin, TURN)
-    ke, ko = _turned(ke, ko, cos, sin, TURN)
-    weights = _weights(qe.to(kind), qo.to(kind), ke.to(kind), ko.to(kind), seen, scale)
-    grid = rows[:, None] * 3 * inner + columns[None, :]
-    values = tl.load(place + 2 * inner + grid, mask=seen[:, None], other=0.0)
-    mixed = tl.dot(weights.to(kind), values)
-    target = out + batch.to(tl.int64) * tokens * inner + head * WIDTH + rows[:, None] * inner + columns[None, :]
-    tl.store(target, mixed.to(kind), mask=seen[:, None])
+    cos, sin = _angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
+    q = _tile(place, rows, 3 * inner, seen, WIDTH)
+    k = _tile(place + inner, rows, 3 * inner, seen, WIDTH)
+    v = _tile(place + 2 * inner, rows, 3 * inner, seen, WIDTH)
+    q = _ready(q, q_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    k = _ready(k, k_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    mixed = tl.dot(_weights(q, k, seen, scale).to(v.dtype), v)
+    _put(out + batch.to(tl.int64) * tokens * inner + head * WIDTH, rows, inner, seen, mixed.to(v.dtype), WIDTH)
 
 
 @triton.jit
-def _unnormed(de, do, even, odd, inverse, weight, sums, WIDTH: tl.constexpr, NORM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Gradients before the norm from those after it; those of its weights are added over this program's tokens."""
+def _add_up(place, tile, rows, TOKENS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sums over the tokens, by a product with ones: threads would take longer to pass numbers to each other."""
+    sums = tl.dot(tl.full((TOKENS, TOKENS), 1.0, tile.dtype), tile)
+    tl.store(place + rows[:, None] * 0 + tl.arange(0, WIDTH)[None, :], sums, mask=(rows == 0)[:, None])
+
+
+@triton.jit
+def _back(  # type: ignore[no-untyped-def]
+    gradient, place, stride, result, weight, norm_sums, sums, rows, seen, cos, sin, eps,
+    TOKENS: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr,
+):  # fmt: skip
+    """From gradients of queries or keys as they are multiplied to those of what the linear map gave, which is read
+    again: it need not be held until now."""
+    kind = place.dtype.element_ty
+    if TURN:
+        gradient = _turned(gradient, cos, -sin, TOKENS, WIDTH)
     if NORM:
-        half = tl.arange(0, WIDTH // 2)
-        even, odd = even * inverse[:, None], odd * inverse[:, None]
-        tl.store(sums + 2 * half, tl.sum(de * even, 0))
-        tl.store(sums + 2 * half + 1, tl.sum(do * odd, 0))
-        de = de * tl.load(weight + 2 * half)[None, :]
-        do = do * tl.load(weight + 2 * half + 1)[None, :]
-        along = (tl.sum(de * even, 1) + tl.sum(do * odd, 1)) / WIDTH
-        de = inverse[:, None] * (de - even * along[:, None])
-        do = inverse[:, None] * (do - odd * along[:, None])
-    return de, do
+        x = _tile(place, rows, stride, seen, WIDTH).to(tl.float32)
+        inverse = _inverse(x, eps, WIDTH)
+        x *= inverse[:, None]
+        _add_up(norm_sums, (gradient * x).to(kind), rows, TOKENS, WIDTH)
+        gradient *= tl.load(weight + tl.arange(0, WIDTH))[None, :]
+        along = tl.sum(gradient * x, 1) / WIDTH
+        gradient = inverse[:, None] * (gradient - x * along[:, None])
+    gradient = gradient.to(kind)
+    _put(result, rows, stride, seen, gradient, WIDTH)
+    _add_up(sums, gradient, rows, TOKENS, WIDTH)
 
 
 @triton.jit
@@ -111,44 +133,38 @@ def _backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     program = tl.program_id(0)
     batch, head = program // heads, program % heads
-    rows, columns = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
+    rows = tl.arange(0, TOKENS)
     seen = rows < tokens
     inner = heads * WIDTH
     start = batch.to(tl.int64) * tokens * 3 * inner + head * WIDTH
-    kind = qkv.dtype.element_ty
-    grid = rows[:, None] * 3 * inner + columns[None, :]
-    cos, sin = _angles(turn, batch, rows, seen, tokens, apart, between, WIDTH, TURN)
-    q0e, q0o = _pairs(qkv + start, rows, 3 * inner, seen, TOKENS, WIDTH)
-    k0e, k0o = _pairs(qkv + start + inner, rows, 3 * inner, seen, TOKENS, WIDTH)
-    qe, qo, q_inverse = _normed(q0e, q0o, q_weight, eps, WIDTH, NORM)
-    ke, ko, k_inverse = _normed(k0e, k0o, k_weight, eps, WIDTH, NORM)
-    qe, qo = _turned(qe, qo, cos, sin, TURN)
-    ke, ko = _turned(ke, ko, cos, sin, TURN)
-    qe, qo, ke, ko = qe.to(kind), qo.to(kind), ke.to(kind), ko.to(kind)
-    weights = _weights(qe, qo, ke, ko, seen, scale)
-    values = tl.load(qkv + start + 2 * inner + grid, mask=seen[:, None], other=0.0)
+    place = qkv + start
+    result += start
+    sums += batch * 3 * inner + head * WIDTH
+    cos, sin = _angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
+    q = _tile(place, rows, 3 * inner, seen, WIDTH)
+    k = _tile(place + inner, rows, 3 * inner, seen, WIDTH)
+    q = _ready(q, q_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    k = _ready(k, k_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    weights = _weights(q, k, seen, scale)
+    v = _tile(place + 2 * inner, rows, 3 * inner, seen, WIDTH)
     source = gradient + batch.to(tl.int64) * tokens * inner + head * WIDTH
-    given = tl.load(source + rows[:, None] * inner + columns[None, :], mask=seen[:, None], other=0.0)
-
-    to_values = tl.dot(tl.trans(weights.to(kind)), given)
-    tl.store(result + start + 2 * inner + grid, to_values.to(kind), mask=seen[:, None])
-    own = sums + batch * 3 * inner + head * WIDTH + columns
-    tl.store(own + 2 * inner, tl.sum(to_values, 0))
-    to_weights = tl.dot(given, tl.trans(values))
+    given = _tile(source, rows, inner, seen, WIDTH)
+    to_weights = tl.dot(given, tl.trans(v))
+    to_values = tl.dot(tl.trans(weights.to(v.dtype)), given)
+    _put(result + 2 * inner, rows, 3 * inner, seen, to_values.to(v.dtype), WIDTH)
+    _add_up(sums + 2 * inner, given, rows, TOKENS, WIDTH)  # what a query spreads over the values adds up to its own
     mean = tl.sum(weights * to_weights, 1)
-    to_products = (weights * (to_weights - mean[:, None]) * scale).to(kind)
-    dqe, dqo = tl.dot(to_products, ke), tl.dot(to_products, ko)
-    dke, dko = tl.dot(tl.trans(to_products), qe), tl.dot(tl.trans(to_products), qo)
-    dqe, dqo = _turned(dqe, dqo, cos, -sin, TURN)
-    dke, dko = _turned(dke, dko, cos, -sin, TURN)
-    dqe, dqo = _unnormed(dqe, dqo, q0e, q0o, q_inverse, q_weight, q_sums + program * WIDTH, WIDTH, NORM)
-    dke, dko = _unnormed(dke, dko, k0e, k0o, k_inverse, k_weight, k_sums + program * WIDTH, WIDTH, NORM)
-    dq = tl.reshape(tl.join(dqe, dqo), (TOKENS, WIDTH))
-    dk = tl.reshape(tl.join(dke, dko), (TOKENS, WIDTH))
-    tl.store(result + start + grid, dq.to(kind), mask=seen[:, None])
-    tl.store(result + start + inner + grid, dk.to(kind), mask=seen[:, None])
-    tl.store(own, tl.sum(dq, 0))
-    tl.store(own + inner, tl.sum(dk, 0))
+    to_products = (weights * (to_weights - mean[:, None]) * scale).to(v.dtype)
+    q_sums += program * WIDTH
+    k_sums += program * WIDTH
+    _back(
+        tl.dot(to_products, k), place, 3 * inner, result, q_weight, q_sums, sums,
+        rows, seen, cos, sin, eps, TOKENS, WIDTH, NORM, TURN,
+    )  # fmt: skip
+    _back(
+        tl.dot(tl.trans(to_products), q), place + inner, 3 * inner, result + inner, k_weight, k_sums, sums + inner,
+        rows, seen, cos, sin, eps, TOKENS, WIDTH, NORM, TURN,
+    )  # fmt: skip
 
 
 def _settings(qkv: Tensor, q_weight: Tensor | None, turn: Tensor | None, heads: int) -> dict[str, int | bool]:
