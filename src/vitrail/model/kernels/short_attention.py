@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+REGISTERS = 168  # of a thread on the way back: so three programs share a multiprocessor, and few numbers are put by
 
 
 @triton.jit
@@ -105,12 +106,13 @@ def _add_up(place, tile, rows, TOKENS: tl.constexpr, WIDTH: tl.constexpr):  # ty
 
 @triton.jit
 def _back(  # type: ignore[no-untyped-def]
-    gradient, place, stride, result, weight, norm_sums, sums, rows, seen, cos, sin, eps,
+    gradient, place, stride, result, weight, norm_sums, sums, rows, seen, turn, batch, apart, between, eps,
     TOKENS: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
     """From gradients of queries or keys as they are multiplied to those of what the linear map gave, which is read
     again: it need not be held until now."""
     kind = place.dtype.element_ty
+    cos, sin = _angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
     if TURN:
         gradient = _turned(gradient, cos, -sin, TOKENS, WIDTH)
     if NORM:
@@ -143,12 +145,12 @@ def _backward(  # type: ignore[no-untyped-def]
     cos, sin = _angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
     q = _tile(place, rows, 3 * inner, seen, WIDTH)
     k = _tile(place + inner, rows, 3 * inner, seen, WIDTH)
-    q = _ready(q, q_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
-    k = _ready(k, k_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
-    weights = _weights(q, k, seen, scale)
     v = _tile(place + 2 * inner, rows, 3 * inner, seen, WIDTH)
     source = gradient + batch.to(tl.int64) * tokens * inner + head * WIDTH
     given = _tile(source, rows, inner, seen, WIDTH)
+    q = _ready(q, q_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    k = _ready(k, k_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    weights = _weights(q, k, seen, scale)
     to_weights = tl.dot(given, tl.trans(v))
     to_values = tl.dot(tl.trans(weights.to(v.dtype)), given)
     _put(result + 2 * inner, rows, 3 * inner, seen, to_values.to(v.dtype), WIDTH)
@@ -159,11 +161,11 @@ def _backward(  # type: ignore[no-untyped-def]
     k_sums += program * WIDTH
     _back(
         tl.dot(to_products, k), place, 3 * inner, result, q_weight, q_sums, sums,
-        rows, seen, cos, sin, eps, TOKENS, WIDTH, NORM, TURN,
+        rows, seen, turn, batch, apart, between, eps, TOKENS, WIDTH, NORM, TURN,
     )  # fmt: skip
     _back(
         tl.dot(tl.trans(to_products), q), place + inner, 3 * inner, result + inner, k_weight, k_sums, sums + inner,
-        rows, seen, cos, sin, eps, TOKENS, WIDTH, NORM, TURN,
+        rows, seen, turn, batch, apart, between, eps, TOKENS, WIDTH, NORM, TURN,
     )  # fmt: skip
 
 
@@ -224,7 +226,7 @@ def short_attention_backward(
     apart, between = _strides(turn)
     given = (qkv, *(qkv if one is None else one for one in (q_weight, k_weight, turn)), gradient)
     rest = tokens, heads, apart, between, scale, eps
-    _backward[(batch * heads,)](*given, result, *norms, sums, *rest, **settings, num_warps=4)
+    _backward[(batch * heads,)](*given, result, *norms, sums, *rest, **settings, num_warps=4, maxnreg=REGISTERS)
     return result, norms, sums
 
 
