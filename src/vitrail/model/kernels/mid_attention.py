@@ -84,7 +84,7 @@ def _forward(  # type: ignore[no-untyped-def]
         rows = first + tl.arange(0, ROWS)
         tl.store(lse + one * tokens + rows, best * scale + tl.log2(total) * LN2, mask=rows < tokens)
     if out_scale is not None:
-        mixed = tl.clamp(mixed * (1 / tl.load(out_scale)), -LARGEST, LARGEST)
+        mixed = tl.clamp(mixed * (1 / tl.load(out_scale)), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     _put(out, batch, first, head, tokens, inner, mixed, ROWS, WIDTH)
 
 
