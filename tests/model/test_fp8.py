@@ -47,6 +47,46 @@ def test_a_copy_is_made_and_the_model_stays_as_it_is():
     assert torch.isfinite(small(100 * pictures.bfloat16())).all()
 
 
+def attention():
+    """One block's in eight bits, with tokens for it."""
+    torch.manual_seed(0)
+    model = vitrail.create("vit_ti16", img_size=160, num_classes=5, depth=1)
+    small = quantise(model, torch.randn(2, 3, 160, 160))
+    return small.blocks[0].attn, torch.randn(2, 101, 192).bfloat16()
+
+
+def test_attention_hands_eight_bits_to_its_projection(monkeypatch):
+    """As if on a GPU, with the definition in the kernel's place; what is watched or read in part goes another way."""
+    from vitrail.model.kernels import mid_attention
+
+    layer, x = attention()
+    wanted = layer(x)
+    asked = []
+
+    def by_definition(qkv, heads, scale, out_scale):
+        asked.append(qkv.shape)
+        q, k, v = qkv.float().unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = ((q @ k.mT * scale).softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return (mixed / out_scale).to(torch.float8_e4m3fn)
+
+    monkeypatch.setattr(mid_attention, "mid_attention_in_eight_bits", by_definition)
+    monkeypatch.setattr("vitrail.model.fp8.half_on_gpu", lambda x: x.dtype)
+    found = layer(x)
+    assert asked == [(2, 101, 3 * 192)]
+    assert (found - wanted).float().norm() / wanted.float().norm() < 0.02
+    assert torch.equal(layer(x, watch=lambda seen: None), wanted)
+    assert torch.equal(layer(x, read=1), wanted[:, :1])
+    layer(torch.cat([x] * 7, 1))  # more tokens than the kernel takes
+    assert len(asked) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_gpu_attends_as_a_cpu_does():
+    layer, x = attention()
+    wanted, found = layer(x), layer.cuda()(x.cuda()).cpu()
+    assert (found - wanted).float().norm() / wanted.float().norm() < 0.02
+
+
 def test_widths_that_do_not_fit_are_named():
     model = vitrail.create("vit_ti16", img_size=32, embed_dim=72, num_heads=3)
     with pytest.raises(ConfigError, match="embed_dim to be a multiple of 16"):

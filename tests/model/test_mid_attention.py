@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from tests.model.interpreting import interpreted
+from tests.model.test_fp8 import rounded
 
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 CASES = [  # batch, tokens, heads, width
     (1, 65, 2, 64),
     (2, 100, 1, 64),
@@ -80,37 +82,100 @@ def test_their_steps_are_those_of_the_definition():
     assert shifted < 3 * plain  # products of some -300 are rounded to 2e-5: the definition in float32 is as far off
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@on_gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernels_compute_the_definition(case, dtype):
     assert apart(case, dtype, "cuda") < 0.02
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-def test_tokens_that_come_after_the_last_are_neither_read_nor_written():
-    """The next picture's are not numbers: none of that is seen."""
+def beside(dtype, device, tokens, heads):
+    """What a picture gets alone and beside one whose numbers are none: results, logarithms, gradients."""
     from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
 
     torch.manual_seed(0)
-    qkv = torch.randn(2, 197, 3 * 3 * 64, device="cuda", dtype=torch.bfloat16)
-    upstream = torch.randn(2, 197, 3 * 64, device="cuda", dtype=torch.bfloat16)
-    out, lse = mid_attention(qkv, 3, 0.125)
-    alone = mid_attention_backward(upstream, qkv, out, lse, 3, 0.125)[0][0]
-    for one in (qkv, upstream):
-        one[1] = float("nan")
-    out_beside, lse_beside = mid_attention(qkv, 3, 0.125)
-    beside = mid_attention_backward(upstream, qkv, out_beside, lse_beside, 3, 0.125)[0]
-    assert torch.equal(out_beside[0], out[0])
-    assert torch.equal(lse_beside[0], lse[0])
-    assert torch.equal(beside[0], alone)
+    qkv = torch.randn(2, tokens, 3 * heads * 64, device=device).to(dtype)
+    upstream = torch.randn(2, tokens, heads * 64, device=device).to(dtype)
+    for _ in range(2):
+        out, lse = mid_attention(qkv, heads, 0.125)
+        packed, _ = mid_attention_backward(upstream, qkv, out, lse, heads, 0.125)
+        yield out[0], lse[0], packed[0]
+        qkv[1] = upstream[1] = float("nan")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def are_alike(*given):
+    return all(torch.equal(one, other) for one, other in zip(*beside(*given), strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested")
+def test_their_steps_do_not_see_what_comes_after_the_last_token():
+    script = (
+        "from tests.model.test_mid_attention import are_alike, torch\n"
+        "print(int(are_alike(torch.float32, 'cpu', 70, 2)))\n"
+    )
+    assert interpreted(script) == [1]
+
+
+@on_gpu
+def test_tokens_that_come_after_the_last_are_neither_read_nor_written():
+    """The next picture's are not numbers: none of that is seen."""
+    assert are_alike(torch.bfloat16, "cuda", 197, 3)
+
+
+def in_eight_bits(case, dtype, device, out_scale):
+    """The part of results that are e4m3's nearest to float64, and how far others are off by more than one of its steps.
+    Powers of two are left out: Triton's interpreter makes half of what is to be rounded up to one."""
+    from vitrail.model.kernels.mid_attention import mid_attention_in_eight_bits
+
+    torch.manual_seed(0)
+    batch, tokens, heads, width = case
+    qkv = torch.randn(batch, tokens, 3 * heads * width, device=device).to(dtype)
+    qkv[:, :, -1] = 3  # values of the last channel: too large for the smaller scale
+    found = mid_attention_in_eight_bits(qkv, heads, width**-0.5, torch.tensor(out_scale, device=device))
+    exact = as_defined(qkv.double(), heads, width**-0.5)[0] / out_scale
+    wanted = rounded(exact)
+    assert found.dtype == torch.float8_e4m3fn
+    assert (wanted[..., -1] == 448).all() == (out_scale < 3 / 448)
+    step = 2.0 ** (wanted.abs().clamp(min=2.0**-6).log2().floor() - 3)
+    counted = wanted.frexp().mantissa.abs() != 0.5
+    apart, step = (found.double() - wanted).abs()[counted], step[counted]
+    return float((apart == 0).double().mean()), float((apart - step).clamp(min=0).max() * out_scale)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself is tested")
+def test_eight_bits_are_the_nearest_to_the_definition():
+    script = (
+        "from tests.model.test_mid_attention import in_eight_bits, torch\n"
+        "for case in ((2, 65, 2, 64), (1, 197, 1, 32), (1, 37, 1, 64)):\n"
+        "    for scale in (0.001, 0.01):\n"
+        "        print(*in_eight_bits(case, torch.float32, 'cpu', scale))\n"
+    )
+    found = interpreted(script)
+    assert len(found) == 12
+    assert min(found[::2]) > 0.999
+    assert max(found[1::2]) == 0
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("out_scale", [0.001, 0.01])
+def test_the_kernel_writes_eight_bits(dtype, out_scale):
+    """Its weights are rounded too: numbers near a border between two go to the other side."""
+    same, beyond = in_eight_bits((2, 197, 3, 64), dtype, "cuda", out_scale)
+    assert same > 0.9
+    assert beyond < 5e-4
+
+
+@on_gpu
 def test_the_operators_are_what_a_compiler_takes_them_for():
-    from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
+    from vitrail.model.kernels.mid_attention import (
+        mid_attention,
+        mid_attention_backward,
+        mid_attention_in_eight_bits,
+    )
 
     qkv = torch.randn(2, 197, 3 * 3 * 64, device="cuda", dtype=torch.bfloat16)
     torch.library.opcheck(mid_attention, (qkv, 3, 0.125))
+    torch.library.opcheck(mid_attention_in_eight_bits, (qkv, 3, 0.125, torch.ones((), device="cuda")))
     out, lse = mid_attention(qkv, 3, 0.125)
     torch.library.opcheck(mid_attention_backward, (out, qkv, out, lse, 3, 0.125))

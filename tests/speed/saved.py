@@ -53,11 +53,11 @@ def saved_by_kernels(cases: list[tuple[dict, int, str]]) -> list[float]:
 
 
 def with_kernels(cases: list[tuple[dict, int, str]]) -> Iterator[int]:
-    """As on a Hopper GPU, but in float16, since the interpreter computes no products of bfloat16; however small."""
+    """As on a GPU, but in float16, since the interpreter computes no products of bfloat16; however small."""
     from vitrail.model import devices, kernel_sizes
 
     attention.half_on_gpu = devices.half_on_gpu = lambda x: torch.float16
-    attention.is_hopper = lambda: True
+    attention.is_ampere = lambda: True
     kernel_sizes.LEAST_WORK = 0
     for options, batch, precision in cases:
         yield saved_bytes(vitrail.ViTConfig(**options), batch, precision, half=torch.float16)

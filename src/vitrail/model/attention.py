@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
-from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
+from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_ampere, kernel_type
 from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
@@ -104,6 +104,11 @@ class Attention(nn.Module):
         x = x.transpose(1, 2).flatten(2)  # (batch, tokens, heads * head_dim)
         return self.proj_drop(self.proj(x))
 
+    @property
+    def factor(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return self.head_dim**-0.5 if self.scale is None else self.scale
+
     def _has_kernel(self, x: Tensor, turn: Tensor | None) -> bool:
         """Whether kernels of our own can do it. In training alone: what is read of a model must not depend on who
         watches."""
@@ -112,7 +117,7 @@ class Attention(nn.Module):
         if x.shape[1] <= SHORT:
             return self.head_dim in SHORT_WIDTHS and isinstance(self.q_norm, (nn.Identity, nn.RMSNorm))
         plain = turn is None and isinstance(self.q_norm, nn.Identity) and kernel_type(x) is not None
-        return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_hopper()
+        return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_ampere()
 
     def _is_by_products(self, values: Tensor) -> bool:
         """Whether plain products train faster: torch's fused kernel for CPUs is slow in bfloat16 on its way back."""
@@ -126,11 +131,10 @@ class Attention(nn.Module):
         norms = [norm.weight.float() if isinstance(norm, nn.RMSNorm) else None for norm in (self.q_norm, self.k_norm)]
         eps = self.q_norm.eps if isinstance(self.q_norm, nn.RMSNorm) else None
         angles = None if turn is None else turn.float().contiguous()
-        scale = self.head_dim**-0.5 if self.scale is None else self.scale
         kind = half_on_gpu(x)
         bias = None if self.qkv.bias is None else self.qkv.bias.to(kind)
         return PackedAttention.apply(
-            x.to(kind), self.qkv.weight.to(kind), bias, *norms, angles, self.num_heads, scale, eps or 0.0
+            x.to(kind), self.qkv.weight.to(kind), bias, *norms, angles, self.num_heads, self.factor, eps or 0.0
         )
 
 

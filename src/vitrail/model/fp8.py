@@ -11,11 +11,13 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
-from vitrail.model.devices import HAS_TRITON
-from vitrail.model.layers import ExactGELU, Mlp
+from vitrail.model.attention import Attention, Watch
+from vitrail.model.config import ViTConfig
+from vitrail.model.devices import half_on_gpu
+from vitrail.model.kernel_sizes import MID, MID_WIDTHS
+from vitrail.model.layers import Mlp
 from vitrail.model.vit import ViT
 
 KIND = torch.float8_e4m3fn
@@ -59,20 +61,55 @@ def _rounded(x: Tensor, scale: Tensor) -> Tensor:
     return (x.float() * (1 / scale)).clamp(-LARGEST, LARGEST).to(KIND)
 
 
-class Fp8Mlp(nn.Module):
-    """Two such maps with GELU between, which hands on eight bits."""
+class Fp8Attention(Attention):
+    """Attention between two such maps; for up to some hundred tokens one kernel, which hands on eight bits."""
 
-    def __init__(self, fc1: Fp8Linear, fc2: Fp8Linear) -> None:
+    def __init__(self, config: ViTConfig, given: Attention) -> None:
+        """With another's parts, whose linear maps are in eight bits."""
+        with torch.device("meta"):
+            super().__init__(config)
+        for name, part in given.named_children():
+            setattr(self, name, part)
+
+    def forward(
+        self,
+        x: Tensor,
+        turn: Tensor | None = None,
+        offsets: Tensor | None = None,
+        mask: Tensor | None = None,
+        read: int | None = None,
+        watch: Watch | None = None,
+    ) -> Tensor:
+        """What is watched, masked, turned or read in part goes the usual way, and is rounded elsewhere."""
+        if any(one is not None for one in (turn, mask, read, watch)) or not self._has_kernel_for(x):
+            return super().forward(x, turn, offsets, mask, read, watch)
+        from vitrail.model.kernels.mid_attention import mid_attention_in_eight_bits
+
+        proj: nn.Module = self.proj
+        assert isinstance(proj, Fp8Linear)
+        mixed = mid_attention_in_eight_bits(self.qkv(x), self.num_heads, self.factor, proj.input_scale)
+        return proj.product(mixed)
+
+    def _has_kernel_for(self, x: Tensor) -> bool:
+        plain = self.rel_pos is None and isinstance(self.q_norm, nn.Identity)
+        return plain and half_on_gpu(x) is not None and x.shape[1] <= MID and self.head_dim in MID_WIDTHS
+
+
+class Fp8Mlp(nn.Module):
+    """Two such maps with GELU between, which hands on eight bits: on a GPU in its tanh form, which differs less than
+    they do."""
+
+    def __init__(self, fc1: Fp8Linear, act: nn.GELU, fc2: Fp8Linear) -> None:
         super().__init__()
-        self.fc1, self.fc2 = fc1, fc2
+        self.fc1, self.act, self.fc2 = fc1, act, fc2
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.fc1(x)
-        if hidden.is_cuda and HAS_TRITON:
+        if half_on_gpu(hidden) is not None:
             from vitrail.model.kernels.gelu import gelu_in_eight_bits
 
             return self.fc2.product(gelu_in_eight_bits(hidden, self.fc2.input_scale))
-        return self.fc2(F.gelu(hidden))
+        return self.fc2(self.act(hidden))
 
 
 def quantise(model: ViT, pictures: Tensor) -> ViT:
@@ -101,9 +138,11 @@ def quantise(model: ViT, pictures: Tensor) -> ViT:
         assert isinstance(linear, nn.Linear)
         setattr(small.blocks.get_submodule(owner), last, Fp8Linear(linear, largest[name]))
     for block in small.blocks:
-        if isinstance(block.mlp, Mlp) and isinstance(block.mlp.act, ExactGELU):
+        assert isinstance(block.attn, Attention)
+        block.attn = Fp8Attention(small.config, block.attn)
+        if isinstance(block.mlp, Mlp) and isinstance(block.mlp.act, nn.GELU):
             fc1, fc2 = block.mlp.fc1, block.mlp.fc2
             assert isinstance(fc1, Fp8Linear)
             assert isinstance(fc2, Fp8Linear)
-            block.mlp = Fp8Mlp(fc1, fc2)
-    return small
+            block.mlp = Fp8Mlp(fc1, block.mlp.act, fc2)
+    return small.eval()

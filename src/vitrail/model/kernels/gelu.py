@@ -21,26 +21,31 @@ def normal(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(hidden, result, scale, count, LARGEST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _forward(hidden, result, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(hidden + place, mask=place < count, other=0.0).to(tl.float32)
     below, _ = normal(x)
-    active = x * below
-    if LARGEST > 0:
-        active = tl.minimum(tl.maximum(active * (1 / tl.load(scale)), -LARGEST), LARGEST)
+    tl.store(result + place, (x * below).to(result.dtype.element_ty), mask=place < count)
+
+
+@triton.jit
+def _in_eight_bits(hidden, result, scale, count, LARGEST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """By the tanh form, in half as many steps, which would take longer than to carry the numbers. It is off by 5e-4 at
+    most, where eight bits are by a thirtieth of the number."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(hidden + place, mask=place < count, other=0.0).to(tl.float32)
+    fall = tl.exp2(x * (-2.302208198 - 0.1029432397 * x * x))  # (1 - tanh) / (1 + tanh)
+    active = x * (1 / tl.load(scale)) / (1 + fall)
+    active = tl.clamp(active, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     tl.store(result + place, active.to(result.dtype.element_ty), mask=place < count)
-
-
-def _launch(hidden: Tensor, result: Tensor, scale: Tensor, largest: float) -> Tensor:
-    grid = (triton.cdiv(hidden.numel(), BLOCK),)
-    _forward[grid](hidden, result, scale, hidden.numel(), largest, BLOCK, num_warps=WARPS)
-    return result
 
 
 @torch.library.custom_op("vitrail::gelu", mutates_args=())
 def gelu(hidden: Tensor) -> Tensor:
     """Of a contiguous tensor."""
-    return _launch(hidden, torch.empty_like(hidden), hidden, 0.0)
+    result = torch.empty_like(hidden)
+    _forward[_programs(hidden)](hidden, result, hidden.numel(), BLOCK, num_warps=WARPS)
+    return result
 
 
 @gelu.register_fake
@@ -52,9 +57,15 @@ def _(hidden: Tensor) -> Tensor:
 def gelu_in_eight_bits(hidden: Tensor, scale: Tensor) -> Tensor:
     """Of a contiguous tensor, over the scale; what is too large becomes the largest number there is."""
     result = torch.empty_like(hidden, dtype=torch.float8_e4m3fn)
-    return _launch(hidden, result, scale, torch.finfo(result.dtype).max)
+    largest = torch.finfo(result.dtype).max
+    _in_eight_bits[_programs(hidden)](hidden, result, scale, hidden.numel(), largest, BLOCK, num_warps=WARPS)
+    return result
 
 
 @gelu_in_eight_bits.register_fake
 def _(hidden: Tensor, scale: Tensor) -> Tensor:
     return torch.empty_like(hidden, dtype=torch.float8_e4m3fn)
+
+
+def _programs(hidden: Tensor) -> tuple[int]:
+    return (triton.cdiv(hidden.numel(), BLOCK),)

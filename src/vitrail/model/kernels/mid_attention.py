@@ -4,7 +4,7 @@ The usual kernels take queries, keys and values apart, so that their gradients a
 over memory, and added up for the bias in yet another. Here tiles of one head are read where the linear map wrote them,
 gradients are written where it wants them, and their sums over tokens leave with them. Each side of the way back has
 its kernel: one holds queries and passes by all keys, one holds keys and passes by all queries, so nothing is added up
-between programs. Tiles come and go by descriptors: beyond the last token zeros are read, and nothing is written.
+between programs. Beyond the last token zeros are read, and nothing is written.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 ROWS, COLUMNS = 64, 32  # tokens a program holds; those it passes by at a time
 WARPS = 4
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
+LARGEST: tl.constexpr = tl.constexpr(448.0)  # of eight bits, e4m3
 
 
 @triton.jit
-def _tile(descriptor, batch, row, column, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(rows, width) of (batch, tokens, columns)."""
-    return descriptor.load([batch, row, column]).reshape(ROWS, WIDTH)
-
-
-@triton.jit
-def _put(descriptor, batch, row, column, tile, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    descriptor.store([batch, row, column], tile.to(descriptor.dtype).reshape(1, ROWS, WIDTH))
-
-
-@triton.jit
-def _fetch(place, batch, row, column, tokens, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The same tile by plain loads, which need not arrive before the next is asked for."""
+def _place(tensor, batch, row, column, tokens, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where a tile of (batch, tokens, columns) lies, and which of its rows there are."""
     rows = row + tl.arange(0, ROWS)
-    place += batch.to(tl.int64) * tokens * columns + column
-    tile = place + rows[:, None] * columns + tl.arange(0, WIDTH)[None, :]
-    return tl.load(tile, mask=(rows < tokens)[:, None], other=0.0)
+    start = tensor + batch.to(tl.int64) * tokens * columns + column
+    return start + rows[:, None] * columns + tl.arange(0, WIDTH)[None, :], (rows < tokens)[:, None]
+
+
+@triton.jit
+def _fetch(tensor, batch, row, column, tokens, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    place, there = _place(tensor, batch, row, column, tokens, columns, ROWS, WIDTH)
+    return tl.load(place, mask=there, other=0.0)
+
+
+@triton.jit
+def _put(tensor, batch, row, column, tokens, columns, tile, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    place, there = _place(tensor, batch, row, column, tokens, columns, ROWS, WIDTH)
+    tl.store(place, tile.to(tensor.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -53,38 +53,44 @@ def _who(heads, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-u
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    qkv_rows, qkv_columns, out_rows, lse, tokens, heads, scale,
+    qkv, out, lse, out_scale, tokens, heads, scale,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Results of a block of queries; the softmax is corrected as larger products turn up."""
+    """Results of a block of queries, over `out_scale` where there is one; the softmax is corrected as larger products
+    turn up."""
     one, batch, head, block = _who(heads, BLOCKS, WIDTH)
     inner = heads * WIDTH
     first = block * ROWS
     factor = scale * LOG2E
-    q = _tile(qkv_rows, batch, first, head, ROWS, WIDTH)
+    q = _fetch(qkv, batch, first, head, tokens, 3 * inner, ROWS, WIDTH)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, WIDTH), tl.float32)
     for step in tl.range(0, STEPS):
         start = step * COLUMNS
-        k = _tile(qkv_columns, batch, start, inner + head, COLUMNS, WIDTH)
-        v = _tile(qkv_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
+        k = _fetch(qkv, batch, start, inner + head, tokens, 3 * inner, COLUMNS, WIDTH)
+        v = _fetch(qkv, batch, start, 2 * inner + head, tokens, 3 * inner, COLUMNS, WIDTH)
         products = tl.dot(q, tl.trans(k))
-        products = tl.where((start + tl.arange(0, COLUMNS) < tokens)[None, :], products, float("-inf"))
+        if start + COLUMNS > tokens:
+            products = tl.where((start + tl.arange(0, COLUMNS) < tokens)[None, :], products, float("-inf"))
         now = tl.maximum(best, tl.max(products, 1))
         weights = tl.exp2(products * factor - (now * factor)[:, None])
         less = tl.exp2((best - now) * factor)
         total = total * less + tl.sum(weights, 1)
         mixed = tl.dot(weights.to(v.dtype), v, mixed * less[:, None])
         best = now
-    _put(out_rows, batch, first, head, mixed * (1 / total)[:, None], ROWS, WIDTH)
-    rows = first + tl.arange(0, ROWS)
-    tl.store(lse + one * tokens + rows, best * scale + tl.log2(total) * LN2, mask=rows < tokens)
+    mixed *= (1 / total)[:, None]
+    if lse is not None:
+        rows = first + tl.arange(0, ROWS)
+        tl.store(lse + one * tokens + rows, best * scale + tl.log2(total) * LN2, mask=rows < tokens)
+    if out_scale is not None:
+        mixed = tl.clamp(mixed * (1 / tl.load(out_scale)), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    _put(out, batch, first, head, tokens, inner, mixed, ROWS, WIDTH)
 
 
 @triton.jit
 def _to_queries(  # type: ignore[no-untyped-def]
-    gradient, out, qkv_rows, qkv_columns, result_rows, lse, pairs, sums, tokens, heads, scale,
+    gradient, out, qkv, result, lse, pairs, sums, tokens, heads, scale,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries, and for the keys' side the two numbers it wants of each query."""
@@ -95,7 +101,7 @@ def _to_queries(  # type: ignore[no-untyped-def]
     low = tl.load(lse + one * tokens + rows, mask=rows < tokens, other=float("inf"))  # weights beyond the tokens are 0
     o = _fetch(out, batch, first, head, tokens, inner, ROWS, WIDTH)
     g = _fetch(gradient, batch, first, head, tokens, inner, ROWS, WIDTH)
-    q = _tile(qkv_rows, batch, first, head, ROWS, WIDTH)
+    q = _fetch(qkv, batch, first, head, tokens, 3 * inner, ROWS, WIDTH)
     mean = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
     pairs += 2 * (one * BLOCKS * ROWS + rows[:, None]) + tl.arange(0, 2)[None, :]
     tl.store(pairs, tl.join(-low / scale, -mean))
@@ -103,15 +109,16 @@ def _to_queries(  # type: ignore[no-untyped-def]
     dq = tl.zeros((ROWS, WIDTH), tl.float32)
     for step in tl.range(0, STEPS):
         start = step * COLUMNS
-        k = _tile(qkv_columns, batch, start, inner + head, COLUMNS, WIDTH)
-        v = _tile(qkv_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
+        k = _fetch(qkv, batch, start, inner + head, tokens, 3 * inner, COLUMNS, WIDTH)
+        v = _fetch(qkv, batch, start, 2 * inner + head, tokens, 3 * inner, COLUMNS, WIDTH)
         products = tl.dot(q, tl.trans(k))
         to_weights = tl.dot(g, tl.trans(v))
         weights = tl.exp2(products * (scale * LOG2E) - low[:, None])
-        weights = tl.where((start + tl.arange(0, COLUMNS) < tokens)[None, :], weights, 0.0)
+        if start + COLUMNS > tokens:
+            weights = tl.where((start + tl.arange(0, COLUMNS) < tokens)[None, :], weights, 0.0)
         dq = tl.dot((weights * (to_weights - mean[:, None])).to(k.dtype), k, dq)
     dq *= scale
-    _put(result_rows, batch, first, head, dq, ROWS, WIDTH)
+    _put(result, batch, first, head, tokens, 3 * inner, dq, ROWS, WIDTH)
     tl.store(sums + (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH), tl.sum(dq, 0))
 
 
@@ -124,7 +131,7 @@ def _apart(both, COLUMNS: tl.constexpr, TIMES: tl.constexpr):  # type: ignore[no
 
 @triton.jit
 def _to_keys(  # type: ignore[no-untyped-def]
-    qkv, qkv_rows, qkv_columns, gradient_columns, result_rows, pairs, sums, tokens, heads, scale,
+    qkv, gradient, result, pairs, sums, tokens, heads, scale,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
     TIMES: tl.constexpr,
 ):  # fmt: skip
@@ -133,7 +140,7 @@ def _to_keys(  # type: ignore[no-untyped-def]
     inner = heads * WIDTH
     first = block * ROWS
     v = _fetch(qkv, batch, first, 2 * inner + head, tokens, 3 * inner, ROWS, WIDTH)
-    k = _tile(qkv_rows, batch, first, inner + head, ROWS, WIDTH)
+    k = _fetch(qkv, batch, first, inner + head, tokens, 3 * inner, ROWS, WIDTH)
     dk = tl.zeros((ROWS, WIDTH), tl.float32)
     dv = tl.zeros((ROWS, WIDTH), tl.float32)
     # each pair is read so often that every thread gets one number: what is smaller, each thread would read as a whole
@@ -141,8 +148,8 @@ def _to_keys(  # type: ignore[no-untyped-def]
     both = tl.load(pairs)
     for step in tl.range(0, STEPS):
         start = step * COLUMNS
-        q = _tile(qkv_columns, batch, start, head, COLUMNS, WIDTH)
-        g = _tile(gradient_columns, batch, start, head, COLUMNS, WIDTH)
+        q = _fetch(qkv, batch, start, head, tokens, 3 * inner, COLUMNS, WIDTH)
+        g = _fetch(gradient, batch, start, head, tokens, inner, COLUMNS, WIDTH)
         low, mean = _apart(both, COLUMNS, TIMES)
         following = tl.minimum(step + 1, STEPS - 1)  # asked for early, so that the next step need not wait
         both = tl.load(pairs + 2 * COLUMNS * following)
@@ -155,21 +162,23 @@ def _to_keys(  # type: ignore[no-untyped-def]
     seen = (first + tl.arange(0, ROWS) < tokens)[:, None]
     dk = tl.where(seen, dk * scale, 0.0)
     dv = tl.where(seen, dv, 0.0)
-    _put(result_rows, batch, first, inner + head, dk, ROWS, WIDTH)
-    _put(result_rows, batch, first, 2 * inner + head, dv, ROWS, WIDTH)
+    _put(result, batch, first, inner + head, tokens, 3 * inner, dk, ROWS, WIDTH)
+    _put(result, batch, first, 2 * inner + head, tokens, 3 * inner, dv, ROWS, WIDTH)
     sums += (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH)
     tl.store(sums + inner, tl.sum(dk, 0))
     tl.store(sums + 2 * inner, tl.sum(dv, 0))
-
-
-def _tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor:
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, rows, width])
 
 
 def _settings(tokens: int, width: int) -> dict[str, Any]:
     blocks, steps = triton.cdiv(tokens, ROWS), triton.cdiv(tokens, COLUMNS)
     sizes = {"ROWS": ROWS, "BLOCKS": blocks, "COLUMNS": COLUMNS, "STEPS": steps, "WIDTH": width}
     return sizes | {"num_warps": WARPS, "num_stages": 3}
+
+
+def _attend(qkv: Tensor, out: Tensor, lse: Tensor | None, out_scale: Tensor | None, heads: int, scale: float) -> None:
+    batch, tokens, inner = out.shape
+    settings = _settings(tokens, inner // heads)
+    _forward[(batch * heads * settings["BLOCKS"],)](qkv, out, lse, out_scale, tokens, heads, scale, **settings)
 
 
 @torch.library.custom_op("vitrail::mid_attention", mutates_args=())
@@ -180,12 +189,9 @@ def mid_attention(
 ) -> tuple[Tensor, Tensor]:
     """(batch, tokens, heads * width), and the logarithms of the sums of exponentials: (batch, heads, tokens)."""
     batch, tokens, inner = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    width = inner // heads
     out = qkv.new_empty(batch, tokens, inner)
     lse = qkv.new_empty(batch, heads, tokens, dtype=torch.float32)
-    settings = _settings(tokens, width)
-    tensors = _tiles(qkv, ROWS, width), _tiles(qkv, COLUMNS, width), _tiles(out, ROWS, width), lse
-    _forward[(batch * heads * settings["BLOCKS"],)](*tensors, tokens, heads, scale, **settings)
+    _attend(qkv, out, lse, None, heads, scale)
     return out, lse
 
 
@@ -193,6 +199,19 @@ def mid_attention(
 def _(qkv: Tensor, heads: int, scale: float) -> tuple[Tensor, Tensor]:
     batch, tokens, inner = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     return qkv.new_empty(batch, tokens, inner), qkv.new_empty(batch, heads, tokens, dtype=torch.float32)
+
+
+@torch.library.custom_op("vitrail::mid_attention_in_eight_bits", mutates_args=())
+def mid_attention_in_eight_bits(qkv: Tensor, heads: int, scale: float, out_scale: Tensor) -> Tensor:
+    """The result alone, over `out_scale`, in e4m3; what is too large becomes the largest number there is."""
+    out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3, dtype=torch.float8_e4m3fn)
+    _attend(qkv, out, None, out_scale, heads, scale)
+    return out
+
+
+@mid_attention_in_eight_bits.register_fake
+def _(qkv: Tensor, heads: int, scale: float, out_scale: Tensor) -> Tensor:
+    return qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3, dtype=torch.float8_e4m3fn)
 
 
 @torch.library.custom_op("vitrail::mid_attention_backward", mutates_args=())
@@ -209,14 +228,11 @@ def mid_attention_backward(
     width = inner // heads
     result, sums = torch.empty_like(qkv), _sums(qkv)
     pairs = lse.new_empty(batch * heads, triton.cdiv(tokens, ROWS) * ROWS, 2)
-    qkv_rows, result_rows = _tiles(qkv, ROWS, width), _tiles(result, ROWS, width)
     settings = _settings(tokens, width)
     grid = (batch * heads * settings["BLOCKS"],)
-    columns_of = _tiles(qkv, COLUMNS, width), _tiles(gradient, COLUMNS, width)
-    queries_side = gradient, out, qkv_rows, columns_of[0], result_rows, lse, pairs, sums
-    _to_queries[grid](*queries_side, tokens, heads, scale, **settings)
+    _to_queries[grid](gradient, out, qkv, result, lse, pairs, sums, tokens, heads, scale, **settings)
     times = 32 * WARPS // (2 * COLUMNS)
-    _to_keys[grid](qkv, qkv_rows, *columns_of, result_rows, pairs, sums, tokens, heads, scale, **settings, TIMES=times)
+    _to_keys[grid](qkv, gradient, result, pairs, sums, tokens, heads, scale, **settings, TIMES=times)
     return result, sums
 
 
