@@ -84,7 +84,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _to_queries(  # type: ignore[no-untyped-def]
-    gradient, out, qkv_rows, qkv_columns, result_rows, lse, pairs, sums, tokens, heads, scale,
+    gradient, out, qkv_rows, qkv_columns, result_rows, lse, pairs, sums, largest, tokens, heads, scale,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries, and for the keys' side the two numbers it wants of each query."""
@@ -113,6 +113,7 @@ def _to_queries(  # type: ignore[no-untyped-def]
     dq *= scale
     _put(result_rows, batch, first, head, dq, ROWS, WIDTH)
     tl.store(sums + (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH), tl.sum(dq, 0))
+    tl.store(largest + tl.program_id(0), tl.max(tl.abs(dq)))
 
 
 @triton.jit
@@ -124,7 +125,7 @@ def _apart(both, COLUMNS: tl.constexpr, TIMES: tl.constexpr):  # type: ignore[no
 
 @triton.jit
 def _to_keys(  # type: ignore[no-untyped-def]
-    qkv, qkv_rows, qkv_columns, gradient_columns, result_rows, pairs, sums, tokens, heads, scale,
+    qkv, qkv_rows, qkv_columns, gradient_columns, result_rows, pairs, sums, largest, tokens, heads, scale,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
     TIMES: tl.constexpr,
 ):  # fmt: skip
@@ -160,6 +161,7 @@ def _to_keys(  # type: ignore[no-untyped-def]
     sums += (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH)
     tl.store(sums + inner, tl.sum(dk, 0))
     tl.store(sums + 2 * inner, tl.sum(dv, 0))
+    tl.store(largest + tl.num_programs(0) + tl.program_id(0), tl.max(tl.maximum(tl.abs(dk), tl.abs(dv))))
 
 
 def _tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor:
@@ -203,27 +205,33 @@ def mid_attention_backward(
     lse: Tensor,
     heads: int,
     scale: float,
-) -> tuple[Tensor, Tensor]:
-    """Packed gradients of the projections, and what they add up to by groups of tokens: (groups, columns), float32."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Packed gradients of the projections, what they add up to by groups of tokens, (groups, columns) in float32, and
+    the largest of each program."""
     batch, tokens, inner = out.shape
     width = inner // heads
-    result, sums = torch.empty_like(qkv), _sums(qkv)
+    result, sums, largest = _empty_gradients(qkv, heads)
     pairs = lse.new_empty(batch * heads, triton.cdiv(tokens, ROWS) * ROWS, 2)
     qkv_rows, result_rows = _tiles(qkv, ROWS, width), _tiles(result, ROWS, width)
     settings = _settings(tokens, width)
     grid = (batch * heads * settings["BLOCKS"],)
     columns_of = _tiles(qkv, COLUMNS, width), _tiles(gradient, COLUMNS, width)
-    queries_side = gradient, out, qkv_rows, columns_of[0], result_rows, lse, pairs, sums
+    queries_side = gradient, out, qkv_rows, columns_of[0], result_rows, lse, pairs, sums, largest
     _to_queries[grid](*queries_side, tokens, heads, scale, **settings)
     times = 32 * WARPS // (2 * COLUMNS)
-    _to_keys[grid](qkv, qkv_rows, *columns_of, result_rows, pairs, sums, tokens, heads, scale, **settings, TIMES=times)
-    return result, sums
+    keys_side = qkv, qkv_rows, *columns_of, result_rows, pairs, sums, largest
+    _to_keys[grid](*keys_side, tokens, heads, scale, **settings, TIMES=times)
+    return result, sums, largest
 
 
-def _sums(qkv: Tensor) -> Tensor:
-    return qkv.new_empty(qkv.shape[0] * (-(-qkv.shape[1] // ROWS)), qkv.shape[2], dtype=torch.float32)
+def _empty_gradients(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    groups = qkv.shape[0] * (-(-qkv.shape[1] // ROWS))
+    sums, largest = (qkv.new_empty(size, dtype=torch.float32) for size in ((groups, qkv.shape[2]), (2, groups * heads)))
+    return torch.empty_like(qkv), sums, largest
 
 
 @mid_attention_backward.register_fake
-def _(gradient: Tensor, qkv: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(qkv), _sums(qkv)
+def _(
+    gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_gradients(qkv, heads)
