@@ -242,7 +242,7 @@ def _pictures(given: int | str) -> int:
 
 
 def _precision(name: str, device: str | None) -> str:
-    """What `auto` and `fast` are on the device that is planned for, or measured; `fp8` takes no more than the latter."""
+    """What `auto` and `fast` are on the device that is planned for, or measured; `fp8` takes no more than `fast`."""
     name = "bf16_residual" if name == "fp8" else name
     chosen = {"auto": "bf16", "fast": "bf16_residual"}
     known = (*chosen, *PRECISIONS)

@@ -18,7 +18,7 @@ from torch import Tensor
 from vitrail.model.kernels.gelu import normal
 
 ROWS, COLUMNS, WARPS = 128, 64, 8  # of a block
-STEPS, AHEAD = 4, 2  # of the MLP's: blocks that a program goes through, one below the other; those being read at a time
+GELU_ROWS = 64  # the same where more is computed of a number
 MULTIPLE = 16  # to which rows of a transposed copy are filled up
 TOKEN, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -30,9 +30,21 @@ def _rounded(x, scale, LARGEST: tl.constexpr, kind: tl.constexpr):  # type: igno
 
 
 @triton.jit
-def _put_turned(place, row, column, padded, columns, tile):  # type: ignore[no-untyped-def]
-    seen = (column < columns)[:, None] & (row < padded)[None, :]
-    tl.store(place + column.to(tl.int64)[:, None] * padded + row[None, :], tl.trans(tile), mask=seen)
+def _block(rows, columns, padded, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where this program's block begins as it lies and transposed, places in it, and which of them there are: of the
+    matrix, and of its transposed copy."""
+    first, left = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    starts = first.to(tl.int64) * columns + left, left.to(tl.int64) * padded + first
+    places = row[:, None] * columns + column[None, :], column[:, None] * padded + row[None, :]
+    here = (first + row < rows)[:, None] & (left + column < columns)[None, :]
+    return starts, places, (here, (left + column < columns)[:, None] & (first + row < padded)[None, :])
+
+
+@triton.jit
+def _put_sums(sums, value, columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(sums + tl.program_id(0) * columns + column, tl.sum(value, 0), mask=column < columns)
 
 
 @triton.jit
@@ -40,45 +52,38 @@ def _both_ways(  # type: ignore[no-untyped-def]
     x, scale, along, across, sums, rows, columns, padded,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LARGEST: tl.constexpr, ADD_UP: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    seen = (row < rows)[:, None] & (column < columns)[None, :]
-    place = row.to(tl.int64)[:, None] * columns + column[None, :]
+    starts, places, seen = _block(rows, columns, padded, ROWS, COLUMNS)
+    small = tl.load(x + starts[0] + places[0], mask=seen[0], other=0)
     if ALONG:
-        value = tl.load(x + place, mask=seen, other=0.0).to(tl.float32)
+        value = small.to(tl.float32)
         small = _rounded(value, tl.load(scale), LARGEST, across.dtype.element_ty)
-        tl.store(along + place, small, mask=seen)
+        tl.store(along + starts[0] + places[0], small, mask=seen[0])
         if ADD_UP:
-            tl.store(sums + tl.program_id(0) * columns + column, tl.sum(value, 0), mask=column < columns)
-    else:
-        small = tl.load(x + place, mask=seen, other=0)
-    _put_turned(across, row, column, padded, columns, small)
+            _put_sums(sums, value, columns, COLUMNS)
+    tl.store(across + starts[1] + places[1], tl.trans(small), mask=seen[1])
 
 
 @triton.jit
 def _gelu_backward(  # type: ignore[no-untyped-def]
     hidden, gradient, active_scale, before_scale, before, before_turned, active_turned, sums, rows, columns, padded,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, AHEAD: tl.constexpr,
-    TOKEN_MOST: tl.constexpr, GRADIENT_MOST: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKEN_MOST: tl.constexpr, GRADIENT_MOST: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    to_active, to_before = tl.load(active_scale), tl.load(before_scale)
-    total = tl.zeros((COLUMNS,), tl.float32)
-    for step in tl.range(STEPS, num_stages=AHEAD):
-        row = (tl.program_id(0) * STEPS + step) * ROWS + tl.arange(0, ROWS)
-        seen = (row < rows)[:, None] & (column < columns)[None, :]
-        place = row.to(tl.int64)[:, None] * columns + column[None, :]
-        x = tl.load(hidden + place, mask=seen, other=0.0).to(tl.float32)
-        given = tl.load(gradient + place, mask=seen, other=0.0).to(tl.float32)
-        below, bell = normal(x)
-        found = given * (below + x * bell * 0.3989422804014327)
-        total += tl.sum(found, 0)
-        small = _rounded(found, to_before, GRADIENT_MOST, before.dtype.element_ty)
-        tl.store(before + place, small, mask=seen)
-        _put_turned(before_turned, row, column, padded, columns, small)
-        active = _rounded(x * below, to_active, TOKEN_MOST, active_turned.dtype.element_ty)
-        _put_turned(active_turned, row, column, padded, columns, active)
-    tl.store(sums + tl.program_id(0) * columns + column, total, mask=column < columns)
+    starts, places, seen = _block(rows, columns, padded, ROWS, COLUMNS)
+    x = tl.load(hidden + starts[0] + places[0], mask=seen[0], other=0.0).to(tl.float32)
+    given = tl.load(gradient + starts[0] + places[0], mask=seen[0], other=0.0).to(tl.float32)
+    below, bell = normal(x)
+    found = given * (below + x * bell * 0.3989422804014327)
+    _put_sums(sums, found, columns, COLUMNS)
+    small = _rounded(found, tl.load(before_scale), GRADIENT_MOST, before.dtype.element_ty)
+    tl.store(before + starts[0] + places[0], small, mask=seen[0])
+    active = _rounded(x * below, tl.load(active_scale), TOKEN_MOST, active_turned.dtype.element_ty)
+    # turned together: each by itself, a compiler would rather compute it twice
+    pair = active.to(tl.uint8, bitcast=True).to(tl.uint16) << 8 | small.to(tl.uint8, bitcast=True)
+    pair = tl.trans(pair)
+    small = (pair & 255).to(tl.uint8).to(before_turned.dtype.element_ty, bitcast=True)
+    active = (pair >> 8).to(tl.uint8).to(active_turned.dtype.element_ty, bitcast=True)
+    tl.store(before_turned + starts[1] + places[1], small, mask=seen[1])
+    tl.store(active_turned + starts[1] + places[1], active, mask=seen[1])
 
 
 def _turned(x: Tensor, kind: torch.dtype) -> Tensor:
@@ -150,13 +155,13 @@ def gelu_backward_in_eight_bits(
     tensors = hidden, gradient, active_scale, before_scale, before, before_turned, active_turned, sums
     most = torch.finfo(TOKEN).max, torch.finfo(GRADIENT).max
     grid = (len(sums), triton.cdiv(columns, COLUMNS))
-    sizes = rows, columns, before_turned.shape[1], ROWS, COLUMNS, STEPS, AHEAD
+    sizes = rows, columns, before_turned.shape[1], GELU_ROWS, COLUMNS
     _gelu_backward[grid](*tensors, *sizes, *most, num_warps=WARPS)
     return before, before_turned, active_turned, sums
 
 
 def _empty_gelu(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    sums = hidden.new_empty(triton.cdiv(hidden.shape[0], ROWS * STEPS), hidden.shape[1], dtype=torch.float32)
+    sums = hidden.new_empty(triton.cdiv(hidden.shape[0], GELU_ROWS), hidden.shape[1], dtype=torch.float32)
     turned = _turned(hidden, GRADIENT), _turned(hidden, TOKEN)
     return torch.empty_like(hidden, dtype=GRADIENT), *turned, sums
 
