@@ -93,11 +93,14 @@ def linear(module: nn.Linear, x: Tensor, largest: Tensor | None) -> Tensor:
     return module(x, largest) if isinstance(module, EightBitLinear) else module(x)
 
 
-def reach_after_norm(norm: nn.Module, *maps: nn.Module) -> Tensor | None:
-    """How long a token can be after a norm, whatever came in, where one of these maps wants to know: sqrt(width) times
-    the norm's largest weight, and so its bias."""
-    if not any(isinstance(one, EightBitLinear) and one.training for one in maps):
-        return None
+def foretold(norm: nn.Module, branch: nn.Module) -> dict[str, Tensor]:
+    """What is known of tokens after a norm, where a linear map of the branch behind it wants to know."""
+    wanted = branch.training and any(isinstance(one, EightBitLinear) for one in branch.children())
+    return {"reach": reach_after_norm(norm)} if wanted else {}
+
+
+def reach_after_norm(norm: nn.Module) -> Tensor:
+    """How long a token can be, whatever came in: sqrt(width) times the norm's largest weight, and so its bias."""
     assert isinstance(norm, (nn.LayerNorm, nn.RMSNorm))
     most = norm.weight.detach().abs().amax()
     if isinstance(norm, nn.LayerNorm) and norm.bias is not None:
