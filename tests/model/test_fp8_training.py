@@ -162,7 +162,7 @@ FORMS = [{}, {"mlp": "swiglu", "norm": "rms", "qk_norm": True, "rope": True}, {"
 
 @pytest.mark.parametrize("form", FORMS, ids=["plain", "swiglu", "dropout"])
 def test_a_model_has_nearly_the_gradients_of_float32(form):
-    """To a quarter of their length, as gradients are rounded to two bits, several times on their way; compiled too."""
+    """To a third of their length, as gradients are rounded to two bits, several times on their way; compiled too."""
     torch.manual_seed(0)
     model = vitrail.create("vit_ti16", **SMALL, **form, zero_head=False).train()
     pictures, labels = torch.randn(8, 3, 32, 32), torch.arange(8)
@@ -176,7 +176,7 @@ def test_a_model_has_nearly_the_gradients_of_float32(form):
     wanted = gradients(model)
     use_eight_bits(model.blocks)
     found = gradients(model)
-    assert 0.01 < (found - wanted).norm() / wanted.norm() < 0.25
+    assert 0.01 < (found - wanted).norm() / wanted.norm() < 1 / 3
     torch.compiler.reset()
     compiled = gradients(torch.compile(model, backend="aot_eager", fullgraph=True))
     assert (compiled - found).norm() / wanted.norm() < 1e-5
