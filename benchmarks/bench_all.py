@@ -33,6 +33,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "timm": [
         {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["bf16"], **TIMM},
+        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["fp8"], **TIMM},
         {"model": "vit_s16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM},
         {"model": "vit_ti16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM},
     ],

@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("deit_tiny", type=Path)
     parser.add_argument("--epochs", type=float, nargs="+", default=[3, 15])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     hardware = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
@@ -36,9 +37,10 @@ def main() -> None:
             for seed in args.seeds:
                 start = time.perf_counter()
                 place = Path(folder) / f"{epochs}-{seed}"
-                run = train(str(args.flowers), start=str(args.deit_tiny), out=place, epochs=epochs, seed=seed)
+                settings = {"epochs": epochs, "seed": seed, "precision": args.precision}
+                run = train(str(args.flowers), start=str(args.deit_tiny), out=place, **settings)
                 curve = [[row["epoch"], row["accuracy"]] for row in read_log(place) if row["kind"] == "eval"]
-                row = {"epochs": epochs, "seed": seed, "accuracy": round(run.scores["accuracy"], 4)}
+                row = {**settings, "accuracy": round(run.scores["accuracy"], 4)}
                 row |= {"training_s": run.facts["seconds"], "all_s": round(time.perf_counter() - start, 1)}
                 rows.append({**row, "curve": [[epoch, round(value, 4)] for epoch, value in curve]})
                 print(json.dumps(row), flush=True)

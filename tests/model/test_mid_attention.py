@@ -27,14 +27,14 @@ def as_defined(qkv, heads, scale):
 
 
 def by_kernels(qkv, upstream, heads, scale):
-    """Results, logarithms of sums, gradients and what they add up to."""
+    """Results, logarithms of sums, gradients, what they add up to, and the largest."""
     from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
 
     out, lse = mid_attention(qkv, heads, scale)
-    packed, sums = mid_attention_backward(upstream, qkv, out, lse, heads, scale)
+    packed, sums, largest = mid_attention_backward(upstream, qkv, out, lse, heads, scale)
     assert packed.shape == qkv.shape
     assert sums.dtype == torch.float32
-    return out, lse, packed, sums.sum(0)
+    return out, lse, packed, sums.sum(0), largest.amax()
 
 
 def by_definition(qkv, upstream, heads, scale):
@@ -42,7 +42,7 @@ def by_definition(qkv, upstream, heads, scale):
     qkv = qkv.detach().requires_grad_()
     out, lse = as_defined(qkv, heads, scale)
     (packed,) = torch.autograd.grad(out, qkv, upstream)
-    return out.detach(), lse.detach(), packed, packed.sum((0, 1))
+    return out.detach(), lse.detach(), packed, packed.sum((0, 1)), packed.abs().amax()
 
 
 def apart(case, dtype, device, shift=0.0, way=by_kernels):
@@ -98,7 +98,7 @@ def beside(dtype, device, tokens, heads):
     upstream = torch.randn(2, tokens, heads * 64, device=device).to(dtype)
     for _ in range(2):
         out, lse = mid_attention(qkv, heads, 0.125)
-        packed, _ = mid_attention_backward(upstream, qkv, out, lse, heads, 0.125)
+        packed, *_ = mid_attention_backward(upstream, qkv, out, lse, heads, 0.125)
         yield out[0], lse[0], packed[0]
         qkv[1] = upstream[1] = float("nan")
 

@@ -135,7 +135,8 @@ def test_other_outputs_are_marked() -> None:
     assert "OTHER OUTPUTS" in table[-1][-1]
 
 
-def test_a_worker_computes_in_every_precision_and_trains(tmp_path: Path) -> None:
+def test_a_worker_computes_in_every_precision_and_trains(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("vitrail.model.fp8_training.FEWEST", 1)
     config, state = made()
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"kind": "vit", "config": config.to_json()}))
@@ -152,10 +153,10 @@ def test_a_worker_computes_in_every_precision_and_trains(tmp_path: Path) -> None
         assert away > 0
     losses = [
         worker.answer({**asked, "mode": "train", "precision": precision, "batch": 6})["loss"]
-        for precision in ("fp32", "bf16", "fast")
+        for precision in ("fp32", "bf16", "fast", "fp8")
     ]
-    assert losses == pytest.approx(losses[:1] * 3, rel=0.02)
-    assert len(set(losses)) == 3
+    assert losses == pytest.approx(losses[:1] * 4, rel=0.02)
+    assert len(set(losses)) == 4
     assert worker.answer({"do": "turn", "seconds": 0.01})["runs"] >= 1
     with pytest.raises(FileNotFoundError):
         worker.answer({**asked, "folder": str(tmp_path / "no"), "mode": "infer", "precision": "fp32", "batch": 1})
@@ -219,10 +220,10 @@ def test_wrong_input_is_one_line(arguments: list[str], code: int, words: str, ca
 
 
 def test_where_nothing_could_be_measured_no_plot_is_promised(capsys, tmp_path) -> None:
-    arguments = ["vit_ti16", "--modes", "train", "--precisions", "fp8", "--batch-sizes", "1", "--peers", "none"]
+    arguments = ["vit_ti16", "--modes", "train", "--precisions", "fp16", "--batch-sizes", "1", "--peers", "none"]
     assert main(["bench", *arguments, "--rounds=1", "--seconds=0.01", "--device=cpu", f"--out={tmp_path / 'b'}"]) == 0
     printed = capsys.readouterr().out
-    assert "fp8 is for inference" in printed
+    assert "training in fp16 needs a GPU" in printed
     assert "nothing could be measured" in printed
     assert not (tmp_path / "b" / "bench.png").exists()
 

@@ -171,3 +171,7 @@ def test_devices_are_found_however_they_are_written() -> None:
     assert find_device("A100_40GB").name == "a100-40"
     with pytest.raises(VitrailError, match="choose from h200"):
         find_device("abacus")
+
+
+def test_eight_bits_are_planned_as_what_they_take_at_most() -> None:
+    assert vitrail.plan("vit_b16", precision="fp8").memory == vitrail.plan("vit_b16", precision="fast").memory

@@ -95,7 +95,7 @@ def test_what_is_written_is_read_again(recipe):
         ("batch_size = 2.5", "it must be a whole number"),
         ("batch_size = true", "it must be a whole number"),
         ("compile = 1", "it must be true or false"),
-        ("precision = 'fp8'", "choose from auto, fast, fp32, bf16, bf16_residual, fp16"),
+        ("precision = 'fp4'", "choose from auto, fast, fp32, bf16, bf16_residual, fp16"),
         ("data = 3", "it must be a table"),
         ("architecture = 3", "architecture must be a table"),
         ("stages = 3", "it must be a list"),
@@ -153,7 +153,7 @@ def test_every_setting_is_a_flag_but_lists_of_tables(capsys):
 
 @pytest.mark.parametrize(
     ("flag", "words"),
-    [("--bach-size=3", "--batch-size"), ("--optimizer.lr=1", "--optimiser.lr"), ("--precision=fp8", "bf16")],
+    [("--bach-size=3", "--batch-size"), ("--optimizer.lr=1", "--optimiser.lr"), ("--precision=fp4", "bf16")],
 )
 def test_a_wrong_flag_is_wrong_usage_with_a_suggestion(capsys, flag, words):
     assert main(["train", flag]) == 2

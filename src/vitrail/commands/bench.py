@@ -46,7 +46,7 @@ def bench(
         by default 1 and 128 on a GPU, 1 and 8 on a CPU
     precisions
         by default bf16 on a GPU, fp32 on a CPU; ours alone, beside peers in bf16: fast (residuals of training in it
-        too) and fp8 (inference with linear maps in eight bits)
+        too) and fp8 (linear maps in eight bits, of inference and of such training)
     modes
         infer, train or both
     ways

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_ampere, kernel_type
+from vitrail.model.fp8_training import linear, reach_after, trains_in_eight_bits
 from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
@@ -73,11 +74,12 @@ class Attention(nn.Module):
         mask: Tensor | None = None,  # keys that are seen: (batch, 1, 1, tokens)
         read: int | None = None,  # only the first tokens' results are wanted
         watch: Watch | None = None,  # is shown what happens here
+        reach: Tensor | None = None,  # how long a token can be, where that is known
     ) -> Tensor:
         batch, tokens, _ = x.shape
         if mask is None and read is None and watch is None and self._has_kernel(x, turn):
-            return self.proj_drop(self.proj(self._packed(x, turn)))
-        qkv = self.qkv(x)
+            return self.proj_drop(linear(self.proj, self._packed(x, turn, reach), self._largest_value(reach)))
+        qkv = linear(self.qkv, x, reach)
         # unbinding before the transpose lets the backward pass gather the three gradients in one copy
         q, k, v = qkv.view(batch, tokens, 3, self.num_heads, self.head_dim).unbind(2)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (batch, heads, tokens, head_dim)
@@ -102,7 +104,15 @@ class Attention(nn.Module):
             watch(Seen(weights, v, x))
         del qkv, q, k, v, weights  # the projection can take their memory
         x = x.transpose(1, 2).flatten(2)  # (batch, tokens, heads * head_dim)
-        return self.proj_drop(self.proj(x))
+        return self.proj_drop(linear(self.proj, x, None if dropout else self._largest_value(reach)))
+
+    def _largest_value(self, reach: Tensor | None) -> Tensor | None:
+        """What no number exceeds in values, and so in what attention makes of them."""
+        if reach is None:
+            return None
+        first = 2 * self.num_heads * self.head_dim
+        bias = None if self.qkv.bias is None else self.qkv.bias[first:]
+        return reach_after(self.qkv.weight[first:], bias, reach)
 
     @property
     def factor(self) -> float:
@@ -124,7 +134,7 @@ class Attention(nn.Module):
         is_half = values.is_cpu and values.dtype == torch.bfloat16
         return self.training and is_half and values.shape[-2] <= PLAIN and cpu_multiplies_bf16()
 
-    def _packed(self, x: Tensor, turn: Tensor | None) -> Tensor:
+    def _packed(self, x: Tensor, turn: Tensor | None, reach: Tensor | None) -> Tensor:
         """The same as below up to the projection, (batch, tokens, heads * head_dim)."""
         from vitrail.model.kernels.packed_attention import PackedAttention
 
@@ -132,10 +142,13 @@ class Attention(nn.Module):
         eps = self.q_norm.eps if isinstance(self.q_norm, nn.RMSNorm) else None
         angles = None if turn is None else turn.float().contiguous()
         kind = half_on_gpu(x)
+        rest = *norms, angles, self.num_heads, self.factor, eps or 0.0
+        if reach is not None and trains_in_eight_bits(self.qkv, x):
+            from vitrail.model.kernels.eight_bit_attention import AttentionInEightBits
+
+            return AttentionInEightBits.apply(x.to(kind), self.qkv.weight, self.qkv.bias, reach, *rest)
         bias = None if self.qkv.bias is None else self.qkv.bias.to(kind)
-        return PackedAttention.apply(
-            x.to(kind), self.qkv.weight.to(kind), bias, *norms, angles, self.num_heads, self.factor, eps or 0.0
-        )
+        return PackedAttention.apply(x.to(kind), self.qkv.weight.to(kind), bias, *rest)
 
 
 def attend_by_products(

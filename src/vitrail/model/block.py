@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from vitrail.model.attention import Attention, Watch
 from vitrail.model.config import ViTConfig
+from vitrail.model.fp8_training import foretold
 from vitrail.model.layers import DropPath, LayerScale, Mlp, SwiGLU, beside_norm, make_norm
 
 
@@ -38,6 +39,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Tokens in, tokens out; with `read`, only that many of the first tokens come out."""
         x, normed = beside_norm(x, self.norm1)
-        x = x[:, :read] + self.drop_path1(self.ls1(self.attn(normed, turn, offsets, mask, read, watch)))
+        known = foretold(self.norm1, self.attn)
+        x = x[:, :read] + self.drop_path1(self.ls1(self.attn(normed, turn, offsets, mask, read, watch, **known)))
         x, normed = beside_norm(x, self.norm2)
-        return x + self.drop_path2(self.ls2(self.mlp(normed)))
+        return x + self.drop_path2(self.ls2(self.mlp(normed, **foretold(self.norm2, self.mlp))))

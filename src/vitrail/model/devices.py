@@ -35,6 +35,12 @@ def is_ampere() -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def multiplies_eight_bits() -> bool:
+    """Whether the GPU has products of eight-bit floating point: Ada, Hopper and later."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def cpu_multiplies_bf16() -> bool:
     """Whether the processor has instructions for products of bfloat16 (AVX-512's)."""
     return bool(torch.cpu.get_capabilities().get("avx512_bf16", False))

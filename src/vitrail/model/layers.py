@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from vitrail.errors import ConfigError
 from vitrail.model.config import Activation, ViTConfig
 from vitrail.model.devices import half_on_gpu, kernel_type
+from vitrail.model.fp8_training import MlpInEightBits, kind_of, linear, trains_in_eight_bits
 
 WIDEST_NORM = 4096  # channels that one program of a kernel holds
 
@@ -178,7 +179,11 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
         self.drop2 = make_dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, reach: Tensor | None = None) -> Tensor:
+        """`reach`: how long a token can be, if that is known."""
+        if reach is not None and self._is_plain and all(trains_in_eight_bits(fc, x) for fc in (self.fc1, self.fc2)):
+            weights = self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias
+            return MlpInEightBits.apply(x.to(kind_of(x)), *weights, reach)
         if self.training and self._is_plain and (kind := kernel_type(x)) is not None:
             from vitrail.model.kernels.fused_mlp import FusedMlp
 
@@ -213,8 +218,9 @@ class SwiGLU(nn.Module):
         self.fc2 = nn.Linear(hidden // 2, width)
         self.drop2 = make_dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        gate, value = self.fc1(x).chunk(2, dim=-1)
+    def forward(self, x: Tensor, reach: Tensor | None = None) -> Tensor:
+        """`reach`: how long a token can be, if that is known."""
+        gate, value = linear(self.fc1, x, reach).chunk(2, dim=-1)
         return self.drop2(self.fc2(self.drop1(F.silu(gate) * value)))
 
 

@@ -157,8 +157,6 @@ class _Arena:
     def _ask(self, one: Contender, case: Case, way: str) -> dict[str, Any]:
         if case.mode == "train" and case.precision == "fp16" and self.device == "cpu":
             raise ContenderError("training in fp16 needs a GPU")
-        if case.mode == "train" and case.precision == "fp8":
-            raise ContenderError("fp8 is for inference")
         return one.ask(
             "prepare",
             folder=str(self.folder),

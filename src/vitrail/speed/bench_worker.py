@@ -35,6 +35,7 @@ from vitrail.speed.rates import matrix_rate, synchronise
 from vitrail.training.precision import Precision
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}  # all others compute in bfloat16
+RESIDUAL = {"fast": "bf16_residual", "fp8": "fp8"}  # how our training calls what is ours alone
 COMPARED = 4  # pictures, of which larger batches are made
 FIRST_STEPS = 3  # of training, after which losses are compared
 WARM = 2  # further runs before the clock
@@ -86,8 +87,8 @@ class Worker:
                     wanted = twin.eval()(_pictures(config, min(batch, COMPARED)))
                 found["difference"] = float((logits - wanted).abs().max() / wanted.std())
         else:
-            if precision == "fast" and contender == OURS:
-                Precision("bf16_residual", self.device).prepare(model)
+            if precision in RESIDUAL and contender == OURS:
+                Precision(RESIDUAL[precision], self.device).prepare(model)
             step = _training(model, pictures, labels, precision, way)
             self.step = step
             for _ in range(FIRST_STEPS):

@@ -19,12 +19,13 @@ Mode = Literal["infer", "train"]
 # graphs: compiled, and played from CUDA graphs: torch's in inference (mode="reduce-overhead"), one of the whole step in
 # training; tuned: compiled with "max-autotune", which also tries kernels against each other
 Way = Literal["eager", "compiled", "graphs", "tuned"]
-# fast and fp8 are ours alone, beside peers in bf16: the residual stream of training in bfloat16 too; inference with
-# linear maps in eight bits
+# fast and fp8 are ours alone, beside peers in bf16: the residual stream of training in bfloat16 too; that, or
+# inference, with linear maps in eight bits
 BenchPrecision = Literal["fp32", "bf16", "fp16", "fast", "fp8"]
 # how far logits may be from float32's, in their standard deviations; float32 is TF32 on a GPU
 TOLERANCE = {"fp32": 0.01, "fp16": 0.03, "bf16": 0.15, "fast": 0.15, "fp8": 0.5}
-LOSS_TOLERANCE = {"fp32": 1e-3, "fp16": 5e-3, "bf16": 2e-2, "fast": 2e-2}  # of the loss after the first steps, of ours
+# of the loss after the first steps, of ours
+LOSS_TOLERANCE = {"fp32": 1e-3, "fp16": 5e-3, "bf16": 2e-2, "fast": 2e-2, "fp8": 3e-2}
 
 
 @dataclass(frozen=True)

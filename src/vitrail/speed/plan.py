@@ -242,7 +242,8 @@ def _pictures(given: int | str) -> int:
 
 
 def _precision(name: str, device: str | None) -> str:
-    """What `auto` and `fast` are on the device that is planned for, or measured."""
+    """What `auto` and `fast` are on the device that is planned for, or measured; `fp8` takes no more than `fast`."""
+    name = "bf16_residual" if name == "fp8" else name
     chosen = {"auto": "bf16", "fast": "bf16_residual"}
     known = (*chosen, *PRECISIONS)
     if name not in known:

@@ -97,6 +97,8 @@ class Job:
         against = why_not(self.recipe, self.world)
         if self.recipe.record and against is not None:
             self.note(f"steps are not recorded: {against}")
+        if (remark := self.trainer.precision.remark) is not None:
+            self.note(remark)
         self.note(f"evaluation: {self.classifier.preprocessing.describe()}; pictures come through {feeding.engine}")
         if self.why_not_compiled is not None:
             words = f"torch.compile does not work here, so training goes on without it: {self.why_not_compiled}"

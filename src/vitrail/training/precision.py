@@ -1,4 +1,5 @@
-"""The numbers training computes in: float32, bfloat16 (of residuals too, or not), or float16 with a scaled loss."""
+"""The numbers training computes in: float32, bfloat16 (of residuals too, or not; with eight-bit products, or not), or
+float16 with a scaled loss."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from vitrail.errors import VitrailError
+from vitrail.model.devices import multiplies_eight_bits
+from vitrail.model.fp8_training import use_eight_bits
 from vitrail.model.vit import ViT
 from vitrail.training.skipping import local
 
@@ -30,21 +33,30 @@ class Precision:
         if name == "fp16" and device.type == "cpu":
             raise VitrailError("precision fp16 needs a GPU: use bf16 or fp32 on the CPU")
         self.name = name
-        self.dtype = {"bf16": torch.bfloat16, "bf16_residual": torch.bfloat16, "fp16": torch.float16}.get(name)
+        self.dtype = {"fp32": None, "fp16": torch.float16}.get(name, torch.bfloat16)
         self.scale = torch.tensor(_FIRST_SCALE if name == "fp16" else 1.0, device=device)
         self.calm = torch.zeros((), device=device)  # steps since the scale changed
 
     def prepare(self, model: nn.Module) -> None:
-        """Says to the model what autocast does not: in which numbers its blocks hand tokens on."""
-        if self.name != "bf16_residual":
+        """Says to the model what autocast does not: in which numbers its blocks hand tokens on, and multiply."""
+        if self.name not in ("bf16_residual", "fp8"):
             return
         # of norms whose weights are wider than their inputs: they are taken apart, which is what is wanted here
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
         encoders = [module for module in model.modules() if isinstance(module, ViT)]
         if not encoders:
-            raise VitrailError("precision bf16_residual is for Vision Transformers: use bf16")
+            raise VitrailError(f"precision {self.name} is for Vision Transformers: use bf16")
         for encoder in encoders:
             encoder.residual_dtype = self.dtype
+            if self.name == "fp8":
+                use_eight_bits(encoder.blocks)
+
+    @property
+    def remark(self) -> str | None:
+        """What one should know of it on this device."""
+        if self.name != "fp8" or (self.device.type == "cuda" and multiplies_eight_bits()):
+            return None
+        return "this device has no eight-bit products: numbers are rounded to eight bits, which is slower than bf16"
 
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.dtype is None else torch.autocast(self.device.type, self.dtype)

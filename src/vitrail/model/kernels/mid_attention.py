@@ -90,7 +90,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _to_queries(  # type: ignore[no-untyped-def]
-    gradient, out, qkv, result, lse, pairs, sums, tokens, heads, scale,
+    gradient, out, qkv, result, lse, pairs, sums, largest, tokens, heads, scale,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries, and for the keys' side the two numbers it wants of each query."""
@@ -120,6 +120,7 @@ def _to_queries(  # type: ignore[no-untyped-def]
     dq *= scale
     _put(result, batch, first, head, tokens, 3 * inner, dq, ROWS, WIDTH)
     tl.store(sums + (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH), tl.sum(dq, 0))
+    tl.store(largest + tl.program_id(0), tl.max(tl.abs(dq)))
 
 
 @triton.jit
@@ -131,7 +132,7 @@ def _apart(both, COLUMNS: tl.constexpr, TIMES: tl.constexpr):  # type: ignore[no
 
 @triton.jit
 def _to_keys(  # type: ignore[no-untyped-def]
-    qkv, gradient, result, pairs, sums, tokens, heads, scale,
+    qkv, gradient, result, pairs, sums, largest, tokens, heads, scale,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
     TIMES: tl.constexpr,
 ):  # fmt: skip
@@ -167,6 +168,7 @@ def _to_keys(  # type: ignore[no-untyped-def]
     sums += (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH)
     tl.store(sums + inner, tl.sum(dk, 0))
     tl.store(sums + 2 * inner, tl.sum(dv, 0))
+    tl.store(largest + tl.num_programs(0) + tl.program_id(0), tl.max(tl.maximum(tl.abs(dk), tl.abs(dv))))
 
 
 def _settings(tokens: int, width: int) -> dict[str, Any]:
@@ -222,24 +224,29 @@ def mid_attention_backward(
     lse: Tensor,
     heads: int,
     scale: float,
-) -> tuple[Tensor, Tensor]:
-    """Packed gradients of the projections, and what they add up to by groups of tokens: (groups, columns), float32."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Packed gradients of the projections, what they add up to by groups of tokens, (groups, columns) in float32, and
+    the largest of each program."""
     batch, tokens, inner = out.shape
     width = inner // heads
-    result, sums = torch.empty_like(qkv), _sums(qkv)
+    result, sums, largest = _empty_gradients(qkv, heads)
     pairs = lse.new_empty(batch * heads, triton.cdiv(tokens, ROWS) * ROWS, 2)
     settings = _settings(tokens, width)
     grid = (batch * heads * settings["BLOCKS"],)
-    _to_queries[grid](gradient, out, qkv, result, lse, pairs, sums, tokens, heads, scale, **settings)
+    _to_queries[grid](gradient, out, qkv, result, lse, pairs, sums, largest, tokens, heads, scale, **settings)
     times = 32 * WARPS // (2 * COLUMNS)
-    _to_keys[grid](qkv, gradient, result, pairs, sums, tokens, heads, scale, **settings, TIMES=times)
-    return result, sums
+    _to_keys[grid](qkv, gradient, result, pairs, sums, largest, tokens, heads, scale, **settings, TIMES=times)
+    return result, sums, largest
 
 
-def _sums(qkv: Tensor) -> Tensor:
-    return qkv.new_empty(qkv.shape[0] * (-(-qkv.shape[1] // ROWS)), qkv.shape[2], dtype=torch.float32)
+def _empty_gradients(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    groups = qkv.shape[0] * (-(-qkv.shape[1] // ROWS))
+    sums, largest = (qkv.new_empty(size, dtype=torch.float32) for size in ((groups, qkv.shape[2]), (2, groups * heads)))
+    return torch.empty_like(qkv), sums, largest
 
 
 @mid_attention_backward.register_fake
-def _(gradient: Tensor, qkv: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(qkv), _sums(qkv)
+def _(
+    gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_gradients(qkv, heads)

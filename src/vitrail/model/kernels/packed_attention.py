@@ -6,6 +6,7 @@ map's bias, and neither way is anything copied to be packed or unpacked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,30 @@ from torch.nn import functional as F
 from vitrail.model.kernel_sizes import SHORT
 from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
 from vitrail.model.kernels.short_attention import short_attention, short_attention_backward
+
+Rest = tuple[int, float, float]  # heads, the factor of products, the norms' epsilon
+
+
+def attend(
+    qkv: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, turn: Tensor | None, rest: Rest
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Attention by the kernel for so many tokens, and what its way back wants."""
+    if qkv.shape[1] <= SHORT:
+        out = short_attention(qkv, q_weight, k_weight, turn, *rest)
+        return out, (qkv, q_weight, k_weight, turn, None, None)
+    out, lse = mid_attention(qkv, *rest[:2])
+    return out, (qkv, None, None, None, out, lse)
+
+
+def attend_back(gradient: Tensor, kept: Sequence[Any], rest: Rest) -> tuple[Tensor, Any, Tensor, Tensor | None]:
+    """Packed gradients, those of both norms, sums of the packed over some tokens, and the largest of some programs', if
+    the kernel tells."""
+    qkv, q_weight, k_weight, turn, out, lse = kept
+    if out is not None:
+        packed, sums, largest = mid_attention_backward(gradient, qkv, out, lse, *rest[:2])
+        return packed, (None, None), sums, largest
+    packed, norms, sums = short_attention_backward(gradient, qkv, q_weight, k_weight, turn, *rest)
+    return packed, (None, None) if q_weight is None else norms.sum(1), sums, None
 
 
 class PackedAttention(torch.autograd.Function):
@@ -35,25 +60,16 @@ class PackedAttention(torch.autograd.Function):
         eps: float,
     ) -> Tensor:
         qkv = F.linear(x, weight, bias)
-        lse = None
-        if x.shape[1] <= SHORT:
-            out = short_attention(qkv, q_weight, k_weight, turn, heads, scale, eps)
-        else:
-            out, lse = mid_attention(qkv, heads, scale)
-        kept = None if lse is None else out
-        ctx.save_for_backward(x, weight, qkv, q_weight, k_weight, turn, kept, lse)
-        ctx.rest, ctx.has_bias = (heads, scale, eps), bias is not None
+        rest = heads, scale, eps
+        out, kept = attend(qkv, q_weight, k_weight, turn, rest)
+        ctx.save_for_backward(x, weight, *kept)
+        ctx.rest, ctx.has_bias = rest, bias is not None
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, qkv, q_weight, k_weight, turn, out, lse = ctx.saved_tensors
-        gradient, to_norms = gradient.contiguous(), (None, None)
-        if out is not None:
-            packed, sums = mid_attention_backward(gradient, qkv, out, lse, *ctx.rest[:2])
-        else:
-            packed, norms, sums = short_attention_backward(gradient, qkv, q_weight, k_weight, turn, *ctx.rest)
-            to_norms = norms.sum(1) if q_weight is not None else to_norms
+        x, weight, *kept = ctx.saved_tensors
+        packed, to_norms, sums, _ = attend_back(gradient.contiguous(), kept, ctx.rest)
         to_bias = sums.sum(0).to(packed.dtype) if ctx.has_bias else None
         to_weight = packed.flatten(0, 1).T @ x.flatten(0, 1)
         return packed @ weight, to_weight, to_bias, *to_norms, None, None, None, None

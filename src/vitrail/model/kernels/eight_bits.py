@@ -1,0 +1,171 @@
+"""Numbers of eight bits for products in training, each tensor the two ways round that products want.
+
+A GPU multiplies eight-bit matrices only where both lie along the sum: the gradient of a weight, a sum over tokens,
+wants tokens and gradients transposed. One kernel reads numbers once and writes them both ways round; the one between
+the MLP's products on the way back does so with what it computes. Transposed copies have their rows filled up with zeros
+to a multiple of 16 numbers, as products want them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from vitrail.model.kernels.gelu import passed
+
+ROWS, COLUMNS, WARPS = 128, 64, 8  # of a block
+GELU_ROWS = 64  # the same where more is computed of a number
+MULTIPLE = 16  # to which rows of a transposed copy are filled up
+TOKEN, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+@triton.jit
+def _rounded(x, scale, LARGEST: tl.constexpr, kind: tl.constexpr):  # type: ignore[no-untyped-def]
+    """To eight bits; what is too large becomes the largest number there is, what is no number stays none."""
+    return tl.clamp(x * scale, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL).to(kind)
+
+
+@triton.jit
+def _block(rows, columns, padded, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where this program's block begins as it lies and transposed, places in it, and which of them there are: of the
+    matrix, and of its transposed copy."""
+    first, left = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    starts = first.to(tl.int64) * columns + left, left.to(tl.int64) * padded + first
+    places = row[:, None] * columns + column[None, :], column[:, None] * padded + row[None, :]
+    here = (first + row < rows)[:, None] & (left + column < columns)[None, :]
+    return starts, places, (here, (left + column < columns)[:, None] & (first + row < padded)[None, :])
+
+
+@triton.jit
+def _put_sums(sums, value, columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(sums + tl.program_id(0) * columns + column, tl.sum(value, 0), mask=column < columns)
+
+
+@triton.jit
+def _both_ways(  # type: ignore[no-untyped-def]
+    x, scale, along, across, sums, rows, columns, padded,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LARGEST: tl.constexpr, ADD_UP: tl.constexpr, ALONG: tl.constexpr,
+):  # fmt: skip
+    starts, places, seen = _block(rows, columns, padded, ROWS, COLUMNS)
+    small = tl.load(x + starts[0] + places[0], mask=seen[0], other=0)
+    if ALONG:
+        value = small.to(tl.float32)
+        small = _rounded(value, tl.load(scale), LARGEST, across.dtype.element_ty)
+        tl.store(along + starts[0] + places[0], small, mask=seen[0])
+        if ADD_UP:
+            _put_sums(sums, value, columns, COLUMNS)
+    tl.store(across + starts[1] + places[1], tl.trans(small), mask=seen[1])
+
+
+@triton.jit
+def _gelu_backward(  # type: ignore[no-untyped-def]
+    hidden, gradient, active_scale, before_scale, before, before_turned, active_turned, sums, rows, columns, padded,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKEN_MOST: tl.constexpr, GRADIENT_MOST: tl.constexpr,
+):  # fmt: skip
+    starts, places, seen = _block(rows, columns, padded, ROWS, COLUMNS)
+    x = tl.load(hidden + starts[0] + places[0], mask=seen[0], other=0.0).to(tl.float32)
+    given = tl.load(gradient + starts[0] + places[0], mask=seen[0], other=0.0).to(tl.float32)
+    part = passed(x)
+    found = given * (part + x * part * (1 - part) * (1.5957691216 + 0.2140644488 * x * x))
+    _put_sums(sums, found, columns, COLUMNS)
+    small = _rounded(found, tl.load(before_scale), GRADIENT_MOST, before.dtype.element_ty)
+    tl.store(before + starts[0] + places[0], small, mask=seen[0])
+    active = _rounded(x * part, tl.load(active_scale), TOKEN_MOST, active_turned.dtype.element_ty)
+    # turned together: each by itself, a compiler would rather compute it twice
+    pair = active.to(tl.uint8, bitcast=True).to(tl.uint16) << 8 | small.to(tl.uint8, bitcast=True)
+    pair = tl.trans(pair)
+    small = (pair & 255).to(tl.uint8).to(before_turned.dtype.element_ty, bitcast=True)
+    active = (pair >> 8).to(tl.uint8).to(active_turned.dtype.element_ty, bitcast=True)
+    tl.store(before_turned + starts[1] + places[1], small, mask=seen[1])
+    tl.store(active_turned + starts[1] + places[1], active, mask=seen[1])
+
+
+def _turned(x: Tensor, kind: torch.dtype) -> Tensor:
+    return x.new_empty(x.shape[1], -(-x.shape[0] // MULTIPLE) * MULTIPLE, dtype=kind)
+
+
+def _launch(x: Tensor, scale: Tensor, along: Tensor, across: Tensor, sums: Tensor | None) -> None:
+    rows, columns = x.shape
+    most = torch.finfo(along.dtype).max if along is not x else 0.0
+    tensors = x, scale, along, across, across if sums is None else sums
+    grid = (triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS))
+    flags = {"LARGEST": most, "ADD_UP": sums is not None, "ALONG": along is not x}
+    _both_ways[grid](*tensors, rows, columns, across.shape[1], ROWS, COLUMNS, **flags, num_warps=WARPS)
+
+
+@torch.library.custom_op("vitrail::tokens_both_ways", mutates_args=())
+def tokens_both_ways(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Of (rows, columns), contiguous: x times the scale in e4m3, as it lies and transposed."""
+    along, across = torch.empty_like(x, dtype=TOKEN), _turned(x, TOKEN)
+    _launch(x, scale, along, across, None)
+    return along, across
+
+
+@tokens_both_ways.register_fake
+def _(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x, dtype=TOKEN), _turned(x, TOKEN)
+
+
+@torch.library.custom_op("vitrail::gradient_both_ways", mutates_args=())
+def gradient_both_ways(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same in e5m2, and sums of x over some rows: (programs, columns) in float32."""
+    along, across, sums = _empty_gradient(x)
+    _launch(x, scale, along, across, sums)
+    return along, across, sums
+
+
+def _empty_gradient(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    sums = x.new_empty(triton.cdiv(x.shape[0], ROWS), x.shape[1], dtype=torch.float32)
+    return torch.empty_like(x, dtype=GRADIENT), _turned(x, GRADIENT), sums
+
+
+@gradient_both_ways.register_fake
+def _(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_gradient(x)
+
+
+@torch.library.custom_op("vitrail::turn_eight_bits", mutates_args=())
+def turn_eight_bits(x: Tensor) -> Tensor:
+    """The transposed copy of (rows, columns), contiguous, of eight bits."""
+    across = _turned(x, x.dtype)
+    plain = x.view(torch.uint8)
+    _launch(plain, plain, plain, across.view(torch.uint8), None)
+    return across
+
+
+@turn_eight_bits.register_fake
+def _(x: Tensor) -> Tensor:
+    return _turned(x, x.dtype)
+
+
+@torch.library.custom_op("vitrail::gelu_backward_in_eight_bits", mutates_args=())
+def gelu_backward_in_eight_bits(
+    hidden: Tensor, gradient: Tensor, active_scale: Tensor, before_scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of (rows, columns), contiguous: the gradient before GELU times its scale in e5m2, as it lies and transposed, GELU
+    itself times its scale in e4m3, transposed, and sums of the gradient over some rows: (programs, columns)."""
+    before, before_turned, active_turned, sums = _empty_gelu(hidden)
+    rows, columns = hidden.shape
+    tensors = hidden, gradient, active_scale, before_scale, before, before_turned, active_turned, sums
+    most = torch.finfo(TOKEN).max, torch.finfo(GRADIENT).max
+    grid = (len(sums), triton.cdiv(columns, COLUMNS))
+    sizes = rows, columns, before_turned.shape[1], GELU_ROWS, COLUMNS
+    _gelu_backward[grid](*tensors, *sizes, *most, num_warps=WARPS)
+    return before, before_turned, active_turned, sums
+
+
+def _empty_gelu(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    sums = hidden.new_empty(triton.cdiv(hidden.shape[0], GELU_ROWS), hidden.shape[1], dtype=torch.float32)
+    turned = _turned(hidden, GRADIENT), _turned(hidden, TOKEN)
+    return torch.empty_like(hidden, dtype=GRADIENT), *turned, sums
+
+
+@gelu_backward_in_eight_bits.register_fake
+def _(hidden: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gelu(hidden)
