@@ -4,7 +4,8 @@
 
 The file has x_train, y_train, x_test, y_test (pictures, height, width, channels) and classes; any other DATA works too.
 `--choose` holds 5,000 training pictures out and scores on them, never on the test pictures: for choosing settings,
-`--set optimiser.muon_lr=0.01` (several: all combinations).
+`--set optimiser.muon_lr=0.01` (several: all combinations). `--jobs 4` chooses with so many runs at a time, whose times
+say nothing; on a GPU they share it well under `nvidia-cuda-mps-control -d`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import platform
 import statistics
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +35,7 @@ from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 
 
+@cache
 def read(data: str) -> Source:
     if not data.endswith(".npz"):
         return open_source(data)
@@ -44,9 +51,8 @@ def read(data: str) -> Source:
     )
 
 
-def one(
-    source: Source, recipe: str, seed: int, changes: dict[str, Any], device: str | None, choose: bool
-) -> dict[str, Any]:
+def one(data: str, recipe: str, changes: dict[str, Any], seed: int, device: str | None, choose: bool) -> dict[str, Any]:
+    source = read(data)
     held_out = {"data.val_fraction": 0.1} if choose else {}
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
@@ -81,19 +87,44 @@ def one(
     return row
 
 
+def results(data: str, runs: list[tuple[Any, ...]], device: str | None, choose: bool, jobs: int) -> Iterator[Any]:
+    """Of all runs, in their order."""
+    if jobs == 1:
+        yield from (one(data, *run, device, choose) for run in runs)
+        return
+    # threads of several processes that wait for each other on the same cores take longer than the work
+    os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        waiting = [pool.submit(one, data, *run, device, choose) for run in runs]
+        for future in waiting:
+            row = future.result()
+            yield {key: value for key, value in row.items() if not key.endswith("seconds")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("recipes", nargs="+")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--choose", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE[,VALUE]")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    source = read(options.data)
+    if options.jobs > 1 and not options.choose:
+        parser.error("--jobs is for --choose: runs that share a machine have no times to report")
     keys = [one.partition("=")[0] for one in options.set]
     lists = [tomllib.loads(f"v = [{one.partition('=')[2]}]")["v"] for one in options.set]
+    settings = [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]
+    kinds = list(itertools.product(options.recipes, settings))
+    found = results(
+        options.data,
+        [(*kind, seed) for kind in kinds for seed in range(options.seeds)],
+        options.device,
+        options.choose,
+        options.jobs,
+    )
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     result = {
         "device": device,
@@ -101,19 +132,18 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "rows": [],
     }
-    for recipe, values in itertools.product(options.recipes, itertools.product(*lists)):
-        changes = dict(zip(keys, values, strict=True))
+    for recipe, changes in kinds:
         runs = []
-        for seed in range(options.seeds):
-            runs.append(one(source, recipe, seed, changes, options.device, options.choose))
+        for _ in range(options.seeds):
+            runs.append(next(found))
             print(recipe, changes, runs[-1], flush=True)
-        scored = "held_out" if options.choose else "accuracy"
-        figures = [run[scored] for run in runs]
+        figures = [run["held_out" if options.choose else "accuracy"] for run in runs]
         row = {"recipe": recipe, "changes": changes, "runs": runs, "mean": round(statistics.mean(figures), 3)}
         row["spread"] = round(statistics.stdev(figures), 3) if len(figures) > 1 else None
-        row["seconds"] = statistics.median(run["seconds"] or run["wall_seconds"] for run in runs)
+        if options.jobs == 1:
+            row["seconds"] = statistics.median(run["seconds"] or run["wall_seconds"] for run in runs)
         result["rows"].append(row)
-        print(f"{recipe} {changes}: {row['mean']} ± {row['spread']} in {row['seconds']} s", flush=True)
+        print(f"{recipe} {changes}: {row['mean']} ± {row['spread']} in {row.get('seconds', '?')} s", flush=True)
         if options.out:
             options.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -9,6 +9,7 @@ from tests.model.test_fp8 import rounded
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 CASES = [  # batch, tokens, heads, width
     (1, 65, 2, 64),
+    (1, 84, 1, 64),
     (2, 100, 1, 64),
     (1, 128, 1, 64),
     (1, 196, 1, 64),
