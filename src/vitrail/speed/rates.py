@@ -18,10 +18,22 @@ def synchronise(device: torch.device) -> None:
 
 def matrix_rate(device: torch.device, precision: str, seconds: float = 1.0) -> float:
     """FLOP/s of a large square matrix product."""
-    side = 8192 if device.type == "cuda" else 2048
     dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
+    side = 8192 if device.type == "cuda" else _large_for_cpu(dtype)
     a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return 2 * side**3 / _quickest(lambda: a @ b, device, seconds)
+
+
+def _large_for_cpu(dtype: torch.dtype) -> int:
+    """The side of a product that takes a tenth of a second, or 2048: processors that do not know the numbers take a
+    thousand times as long as others."""
+    side = 256
+    while side < 2048:
+        a = torch.ones(side, side, dtype=dtype)
+        if _quickest(lambda a=a: a @ a, a.device, 0.0) > 0.02:  # type: ignore[misc]
+            break
+        side *= 2
+    return side
 
 
 def memory_rate(device: torch.device, seconds: float = 0.5) -> float:
