@@ -1,8 +1,7 @@
-"""Attention over some hundred tokens on packed projections: microseconds of our kernels beside torch's, and of tiles.
+"""Attention over some hundred tokens on packed projections: microseconds of our kernels beside torch's.
 
-    python benchmarks/attention_speed.py                                  # as they are
-    python benchmarks/attention_speed.py --forward 64,2,128 64,3,128      # also with other columns, stages, registers
-    python benchmarks/attention_speed.py --to-queries 32,3,128 --to-keys 64,2,168
+    python benchmarks/attention_speed.py
+    python benchmarks/attention_speed.py --columns 32 64      # also with other numbers of tokens at a time
 
 Of a GPU: forward, in eight bits, and back (by events, with a cold cache); of a CPU: what it takes to start each.
 Torch's forward is scaled_dot_product_attention on the same packed projections; its way back includes that of their
@@ -69,14 +68,14 @@ def torchs(qkv: Tensor, heads: int) -> Tensor:
 
 
 def far(found: Tensor, right: Tensor) -> float:
+    right = right.detach()
     return float((found.float() - right).abs().max() / right.abs().max())
 
 
-def measure(case: tuple[int, int, int], tiles: dict[str, list[int]]) -> dict[str, float]:
+def measure(case: tuple[int, int, int], columns: int | None) -> dict[str, float]:
     from vitrail.model.kernels import mid_attention as ours
 
-    for name, sizes in tiles.items():
-        setattr(ours, name, ours.Steps(*sizes))
+    ours.COLUMNS = columns or ours.COLUMNS
     batch, tokens, heads = case
     torch.manual_seed(0)
     scale = WIDTH**-0.5
@@ -106,22 +105,16 @@ def measure(case: tuple[int, int, int], tiles: dict[str, list[int]]) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("forward", "to-queries", "to-keys"):
-        parser.add_argument(f"--{name}", nargs="+", default=[], metavar="COLUMNS,STAGES,REGISTERS")
+    parser.add_argument("--columns", type=int, nargs="+", default=[None])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options = parser.parse_args()
-    variants: list[dict[str, list[int]]] = [{}]
-    for name in ("forward", "to_queries", "to_keys"):
-        variants += [{name.upper(): [int(size) for size in sizes.split(",")]} for sizes in getattr(options, name)]
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "unit": "us"}))
-    for tiles in variants:
+    for columns in options.columns:
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # another process: kernels are compiled once in each
             for name in options.cases:
-                found = pool.submit(measure, CASES[name], tiles).result()
-                print(
-                    json.dumps({"case": name, **tiles, **{key: round(value, 4) for key, value in found.items()}}),
-                    flush=True,
-                )
+                found = pool.submit(measure, CASES[name], columns).result()
+                row = {"case": name, "columns": columns} | {key: round(value, 4) for key, value in found.items()}
+                print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -271,7 +271,7 @@ def models_apart(size):
     rounded to eight bits; and with the kernels, as it is and compiled, in bfloat16."""
     from vitrail.model import attention, devices, kernel_sizes, layers
 
-    kernel_sizes.LEAST_WORK, fp8_training.FEWEST, attention.is_ampere = 0, 1, lambda: True
+    kernel_sizes.LEAST_WORK, fp8_training.FEWEST, attention.is_hopper = 0, 1, lambda: True
     torch.manual_seed(0)
     model = vitrail.create("vit_ti16", **SMALL | {"img_size": size}, pool="mean", zero_head=False).train()
     pictures, labels = torch.randn(2, 3, size, size), torch.arange(2)

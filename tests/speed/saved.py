@@ -57,7 +57,7 @@ def with_kernels(cases: list[tuple[dict, int, str]]) -> Iterator[int]:
     from vitrail.model import devices, kernel_sizes
 
     attention.half_on_gpu = devices.half_on_gpu = lambda x: torch.float16
-    attention.is_ampere = lambda: True
+    attention.is_hopper = lambda: True
     kernel_sizes.LEAST_WORK = 0
     for options, batch, precision in cases:
         yield saved_bytes(vitrail.ViTConfig(**options), batch, precision, half=torch.float16)

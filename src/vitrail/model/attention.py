@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
-from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_ampere, kernel_type
+from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
 from vitrail.model.fp8_training import linear, reach_after, trains_in_eight_bits
 from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS
 from vitrail.model.layers import Mlp, make_dropout, make_norm
@@ -127,7 +127,7 @@ class Attention(nn.Module):
         if x.shape[1] <= SHORT:
             return self.head_dim in SHORT_WIDTHS and isinstance(self.q_norm, (nn.Identity, nn.RMSNorm))
         plain = turn is None and isinstance(self.q_norm, nn.Identity) and kernel_type(x) is not None
-        return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_ampere()
+        return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_hopper()
 
     def _is_by_products(self, values: Tensor) -> bool:
         """Whether plain products train faster: torch's fused kernel for CPUs is slow in bfloat16 on its way back."""

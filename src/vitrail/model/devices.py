@@ -28,10 +28,9 @@ def half_on_gpu(x: Tensor) -> torch.dtype | None:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def is_ampere() -> bool:
-    """Whether the GPU has what kernels for some hundred tokens need: products of bfloat16, and copies that arrive while
-    it computes; or is a later one."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+def is_hopper() -> bool:
+    """Whether the GPU has what kernels for some hundred tokens need: tiles that it fetches by itself."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -4,61 +4,44 @@ The usual kernels take queries, keys and values apart, so that their gradients a
 over memory, and added up for the bias in yet another. Here tiles of one head are read where the linear map wrote them,
 gradients are written where it wants them, and their sums over tokens leave with them. Each side of the way back has
 its kernel: one holds queries and passes by all keys, one holds keys and passes by all queries, so nothing is added up
-between programs. What remains of the tokens after whole steps, often a class token and little more, is a small tile of
-its own, and it alone asks where they end: beyond the last token zeros are read, and nothing is written.
+between programs. Tiles come and go by descriptors: beyond the last token zeros are read, and nothing is written.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-ROWS = 64  # tokens a program holds
+ROWS, COLUMNS = 64, 32  # tokens a program holds; those it passes by at a time
 WARPS = 4
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of eight bits, e4m3
 
 
-class Steps(NamedTuple):
-    """How a kernel passes by tokens."""
-
-    columns: int  # at a time
-    stages: int  # of them on their way
-    registers: int  # of a thread at most, so that four or three programs share a multiprocessor
-
-
-FORWARD, TO_QUERIES, TO_KEYS = Steps(64, 2, 128), Steps(64, 2, 128), Steps(32, 3, 168)
+@triton.jit
+def _tile(descriptor, batch, row, column, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(rows, width) of (batch, tokens, columns)."""
+    return descriptor.load([batch, row, column]).reshape(ROWS, WIDTH)
 
 
 @triton.jit
-def _place(tensor, batch, row, column, tokens, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where a tile of (batch, tokens, columns) lies, and which of its rows there are."""
+def _put(descriptor, batch, row, column, tile, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    descriptor.store([batch, row, column], tile.to(descriptor.dtype).reshape(1, ROWS, WIDTH))
+
+
+@triton.jit
+def _fetch(place, batch, row, column, tokens, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same tile by plain loads, which need not arrive before the next is asked for."""
     rows = row + tl.arange(0, ROWS)
-    start = tensor + batch.to(tl.int64) * tokens * columns + column
-    return start + rows[:, None] * columns + tl.arange(0, WIDTH)[None, :], (rows < tokens)[:, None]
-
-
-@triton.jit
-def _whole(tensor, batch, row, column, tokens, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A tile all of whose rows there are."""
-    return tl.load(_place(tensor, batch, row, column, tokens, columns, ROWS, WIDTH)[0])
-
-
-@triton.jit
-def _fetch(tensor, batch, row, column, tokens, columns, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    place, there = _place(tensor, batch, row, column, tokens, columns, ROWS, WIDTH)
-    return tl.load(place, mask=there, other=0.0)
-
-
-@triton.jit
-def _put(tensor, batch, row, column, tokens, columns, tile, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    place, there = _place(tensor, batch, row, column, tokens, columns, ROWS, WIDTH)
-    tl.store(place, tile.to(tensor.dtype.element_ty), mask=there)
+    place += batch.to(tl.int64) * tokens * columns + column
+    tile = place + rows[:, None] * columns + tl.arange(0, WIDTH)[None, :]
+    return tl.load(tile, mask=(rows < tokens)[:, None], other=0.0)
 
 
 @triton.jit
@@ -70,171 +53,139 @@ def _who(heads, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
-def _mix(products, v, best, total, mixed, factor):  # type: ignore[no-untyped-def]
-    """Some more values; what was mixed before is corrected where larger products turn up."""
-    now = tl.maximum(best, tl.max(products, 1))
-    weights = tl.exp2(products * factor - (now * factor)[:, None])
-    less = tl.exp2((best - now) * factor)
-    total = total * less + tl.sum(weights, 1)
-    return now, total, tl.dot(weights.to(v.dtype), v, mixed * less[:, None])
-
-
-@triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    qkv, out, lse, out_scale, tokens, heads, scale,
-    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, REST: tl.constexpr,
-    WIDTH: tl.constexpr,
+    qkv_rows, qkv_columns, out_rows, lse, out_scale, tokens, heads, scale,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Results of a block of queries, over `out_scale` where there is one."""
+    """Results of a block of queries, over `out_scale` where there is one; the softmax is corrected as larger products
+    turn up."""
     one, batch, head, block = _who(heads, BLOCKS, WIDTH)
     inner = heads * WIDTH
     first = block * ROWS
-    last: tl.constexpr = STEPS * COLUMNS
     factor = scale * LOG2E
-    q = _fetch(qkv, batch, first, head, tokens, 3 * inner, ROWS, WIDTH)
+    q = _tile(qkv_rows, batch, first, head, ROWS, WIDTH)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, WIDTH), tl.float32)
     for step in tl.range(0, STEPS):
-        k = _whole(qkv, batch, step * COLUMNS, inner + head, tokens, 3 * inner, COLUMNS, WIDTH)
-        v = _whole(qkv, batch, step * COLUMNS, 2 * inner + head, tokens, 3 * inner, COLUMNS, WIDTH)
-        best, total, mixed = _mix(tl.dot(q, tl.trans(k)), v, best, total, mixed, factor)
-    if REST > 0:
-        k = _fetch(qkv, batch, last, inner + head, tokens, 3 * inner, REST, WIDTH)
-        v = _fetch(qkv, batch, last, 2 * inner + head, tokens, 3 * inner, REST, WIDTH)
-        there = (last + tl.arange(0, REST) < tokens)[None, :]
-        products = tl.where(there, tl.dot(q, tl.trans(k)), float("-inf"))
-        best, total, mixed = _mix(products, v, best, total, mixed, factor)
+        start = step * COLUMNS
+        k = _tile(qkv_columns, batch, start, inner + head, COLUMNS, WIDTH)
+        v = _tile(qkv_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
+        products = tl.dot(q, tl.trans(k))
+        products = tl.where((start + tl.arange(0, COLUMNS) < tokens)[None, :], products, float("-inf"))
+        now = tl.maximum(best, tl.max(products, 1))
+        weights = tl.exp2(products * factor - (now * factor)[:, None])
+        less = tl.exp2((best - now) * factor)
+        total = total * less + tl.sum(weights, 1)
+        mixed = tl.dot(weights.to(v.dtype), v, mixed * less[:, None])
+        best = now
     mixed *= (1 / total)[:, None]
+    if out_scale is not None:
+        mixed = tl.clamp(mixed * (1 / tl.load(out_scale)), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    _put(out_rows, batch, first, head, mixed, ROWS, WIDTH)
     if lse is not None:
         rows = first + tl.arange(0, ROWS)
         tl.store(lse + one * tokens + rows, best * scale + tl.log2(total) * LN2, mask=rows < tokens)
-    if out_scale is not None:
-        mixed = tl.clamp(mixed * (1 / tl.load(out_scale)), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
-    _put(out, batch, first, head, tokens, inner, mixed, ROWS, WIDTH)
-
-
-@triton.jit
-def _add_queries(dq, q, k, g, v, low, mean, factor, there):  # type: ignore[no-untyped-def]
-    """What some keys give to the gradients of queries."""
-    products = tl.dot(q, tl.trans(k))
-    to_weights = tl.dot(g, tl.trans(v))
-    weights = tl.exp2(products * factor - low[:, None])
-    if there is not None:
-        weights = tl.where(there, weights, 0.0)
-    return tl.dot((weights * (to_weights - mean[:, None])).to(k.dtype), k, dq)
 
 
 @triton.jit
 def _to_queries(  # type: ignore[no-untyped-def]
-    gradient, out, qkv, result, lse, pairs, sums, largest, tokens, heads, scale,
-    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, REST: tl.constexpr,
-    WIDTH: tl.constexpr,
+    gradient, out, qkv_rows, qkv_columns, result_rows, lse, pairs, sums, largest, tokens, heads, scale,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries, and for the keys' side the two numbers it wants of each query."""
     one, batch, head, block = _who(heads, BLOCKS, WIDTH)
     inner = heads * WIDTH
     first = block * ROWS
-    last: tl.constexpr = STEPS * COLUMNS
     rows = first + tl.arange(0, ROWS)
     low = tl.load(lse + one * tokens + rows, mask=rows < tokens, other=float("inf"))  # weights beyond the tokens are 0
     o = _fetch(out, batch, first, head, tokens, inner, ROWS, WIDTH)
     g = _fetch(gradient, batch, first, head, tokens, inner, ROWS, WIDTH)
-    q = _fetch(qkv, batch, first, head, tokens, 3 * inner, ROWS, WIDTH)
+    q = _tile(qkv_rows, batch, first, head, ROWS, WIDTH)
     mean = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
     pairs += 2 * (one * BLOCKS * ROWS + rows[:, None]) + tl.arange(0, 2)[None, :]
     tl.store(pairs, tl.join(-low / scale, -mean))
     low *= LOG2E
-    factor = scale * LOG2E
     dq = tl.zeros((ROWS, WIDTH), tl.float32)
     for step in tl.range(0, STEPS):
-        k = _whole(qkv, batch, step * COLUMNS, inner + head, tokens, 3 * inner, COLUMNS, WIDTH)
-        v = _whole(qkv, batch, step * COLUMNS, 2 * inner + head, tokens, 3 * inner, COLUMNS, WIDTH)
-        dq = _add_queries(dq, q, k, g, v, low, mean, factor, None)
-    if REST > 0:
-        k = _fetch(qkv, batch, last, inner + head, tokens, 3 * inner, REST, WIDTH)
-        v = _fetch(qkv, batch, last, 2 * inner + head, tokens, 3 * inner, REST, WIDTH)
-        dq = _add_queries(dq, q, k, g, v, low, mean, factor, (last + tl.arange(0, REST) < tokens)[None, :])
+        start = step * COLUMNS
+        k = _tile(qkv_columns, batch, start, inner + head, COLUMNS, WIDTH)
+        v = _tile(qkv_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
+        products = tl.dot(q, tl.trans(k))
+        to_weights = tl.dot(g, tl.trans(v))
+        weights = tl.exp2(products * (scale * LOG2E) - low[:, None])
+        weights = tl.where((start + tl.arange(0, COLUMNS) < tokens)[None, :], weights, 0.0)
+        dq = tl.dot((weights * (to_weights - mean[:, None])).to(k.dtype), k, dq)
     dq *= scale
-    _put(result, batch, first, head, tokens, 3 * inner, dq, ROWS, WIDTH)
+    _put(result_rows, batch, first, head, dq, ROWS, WIDTH)
     tl.store(sums + (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH), tl.sum(dq, 0))
     tl.store(largest + tl.program_id(0), tl.max(tl.abs(dq)))
 
 
 @triton.jit
-def _pairs(pairs, row, COLUMNS: tl.constexpr, THREADS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The two numbers of some queries, read so often that every thread gets one: of less, each would read all."""
-    times: tl.constexpr = THREADS // (2 * COLUMNS)
-    place = 2 * (row + tl.arange(0, COLUMNS)[:, None]) + tl.arange(0, 2 * times)[None, :] % 2
-    return tl.load(pairs + place)
-
-
-@triton.jit
-def _add_keys(dk, dv, both, k, v, q, g, factor, ROWS: tl.constexpr, COLUMNS: tl.constexpr, THREADS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What some queries give to the gradients of keys and values. Products lie the other way round: (keys, queries)."""
-    low, mean = tl.split(tl.max(tl.reshape(both, (COLUMNS, THREADS // (2 * COLUMNS), 2)), 1))
-    # what is to be taken off is what the products start from: it takes no registers of its own
-    products = tl.dot(k, tl.trans(q), tl.broadcast_to(low[None, :], (ROWS, COLUMNS)))
-    to_weights = tl.dot(v, tl.trans(g), tl.broadcast_to(mean[None, :], (ROWS, COLUMNS)))
-    weights = tl.exp2(products * factor)
-    dv = tl.dot(weights.to(q.dtype), g, dv)
-    return tl.dot((weights * to_weights).to(q.dtype), q, dk), dv
+def _apart(both, COLUMNS: tl.constexpr, TIMES: tl.constexpr):  # type: ignore[no-untyped-def]
+    if TIMES > 1:
+        both = tl.max(tl.reshape(both, (COLUMNS, TIMES, 2)), 1)
+    return tl.split(both)
 
 
 @triton.jit
 def _to_keys(  # type: ignore[no-untyped-def]
-    qkv, gradient, result, pairs, sums, largest, tokens, heads, scale,
-    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, REST: tl.constexpr,
-    WIDTH: tl.constexpr, THREADS: tl.constexpr,
+    qkv, qkv_rows, qkv_columns, gradient_columns, result_rows, pairs, sums, largest, tokens, heads, scale,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
+    TIMES: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of keys and values."""
+    """Gradients of a block of keys and values. Products lie the other way round: (keys, queries)."""
     one, batch, head, block = _who(heads, BLOCKS, WIDTH)
     inner = heads * WIDTH
     first = block * ROWS
-    last: tl.constexpr = STEPS * COLUMNS
-    factor = scale * LOG2E
     v = _fetch(qkv, batch, first, 2 * inner + head, tokens, 3 * inner, ROWS, WIDTH)
-    k = _fetch(qkv, batch, first, inner + head, tokens, 3 * inner, ROWS, WIDTH)
+    k = _tile(qkv_rows, batch, first, inner + head, ROWS, WIDTH)
     dk = tl.zeros((ROWS, WIDTH), tl.float32)
     dv = tl.zeros((ROWS, WIDTH), tl.float32)
-    pairs += 2 * one * BLOCKS * ROWS
-    both = _pairs(pairs, 0, COLUMNS, THREADS)
+    # each pair is read so often that every thread gets one number: what is smaller, each thread would read as a whole
+    pairs += 2 * (one * BLOCKS * ROWS + tl.arange(0, COLUMNS)[:, None]) + tl.arange(0, 2 * TIMES)[None, :] % 2
+    both = tl.load(pairs)
     for step in tl.range(0, STEPS):
-        q = _whole(qkv, batch, step * COLUMNS, head, tokens, 3 * inner, COLUMNS, WIDTH)
-        g = _whole(gradient, batch, step * COLUMNS, head, tokens, inner, COLUMNS, WIDTH)
-        now = both
-        both = _pairs(
-            pairs, tl.minimum(step + 1, STEPS - 1) * COLUMNS, COLUMNS, THREADS
-        )  # early: the next need not wait
-        dk, dv = _add_keys(dk, dv, now, k, v, q, g, factor, ROWS, COLUMNS, THREADS)
-    if REST > 0:
-        q = _fetch(qkv, batch, last, head, tokens, 3 * inner, REST, WIDTH)
-        g = _fetch(gradient, batch, last, head, tokens, inner, REST, WIDTH)
-        both = _pairs(pairs, last, REST, THREADS)
-        dk, dv = _add_keys(dk, dv, both, k, v, q, g, factor, ROWS, REST, THREADS)
+        start = step * COLUMNS
+        q = _tile(qkv_columns, batch, start, head, COLUMNS, WIDTH)
+        g = _tile(gradient_columns, batch, start, head, COLUMNS, WIDTH)
+        low, mean = _apart(both, COLUMNS, TIMES)
+        following = tl.minimum(step + 1, STEPS - 1)  # asked for early, so that the next step need not wait
+        both = tl.load(pairs + 2 * COLUMNS * following)
+        # what is to be taken off is what the products start from: it takes no registers of its own
+        products = tl.dot(k, tl.trans(q), tl.broadcast_to(low[None, :], (ROWS, COLUMNS)))
+        to_weights = tl.dot(v, tl.trans(g), tl.broadcast_to(mean[None, :], (ROWS, COLUMNS)))
+        weights = tl.exp2(products * (scale * LOG2E))
+        dv = tl.dot(weights.to(q.dtype), g, dv)
+        dk = tl.dot((weights * to_weights).to(q.dtype), q, dk)
     seen = (first + tl.arange(0, ROWS) < tokens)[:, None]
     dk = tl.where(seen, dk * scale, 0.0)
     dv = tl.where(seen, dv, 0.0)
-    _put(result, batch, first, inner + head, tokens, 3 * inner, dk, ROWS, WIDTH)
-    _put(result, batch, first, 2 * inner + head, tokens, 3 * inner, dv, ROWS, WIDTH)
+    _put(result_rows, batch, first, inner + head, dk, ROWS, WIDTH)
+    _put(result_rows, batch, first, 2 * inner + head, dv, ROWS, WIDTH)
     sums += (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH)
     tl.store(sums + inner, tl.sum(dk, 0))
     tl.store(sums + 2 * inner, tl.sum(dv, 0))
     tl.store(largest + tl.num_programs(0) + tl.program_id(0), tl.max(tl.maximum(tl.abs(dk), tl.abs(dv))))
 
 
-def _settings(tokens: int, width: int, by: Steps) -> dict[str, Any]:
-    steps, rest = divmod(tokens, by.columns)
-    rest = max(16, triton.next_power_of_2(rest)) if rest else 0
-    sizes = {"ROWS": ROWS, "BLOCKS": triton.cdiv(tokens, ROWS), "WIDTH": width}
-    passing = {"COLUMNS": by.columns, "STEPS": steps, "REST": rest}
-    return sizes | passing | {"num_warps": WARPS, "num_stages": by.stages, "maxnreg": by.registers}
+def _tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor:
+    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, rows, width])
+
+
+def _settings(tokens: int, width: int) -> dict[str, Any]:
+    blocks, steps = triton.cdiv(tokens, ROWS), triton.cdiv(tokens, COLUMNS)
+    sizes = {"ROWS": ROWS, "BLOCKS": blocks, "COLUMNS": COLUMNS, "STEPS": steps, "WIDTH": width}
+    return sizes | {"num_warps": WARPS, "num_stages": 3}
 
 
 def _attend(qkv: Tensor, out: Tensor, lse: Tensor | None, out_scale: Tensor | None, heads: int, scale: float) -> None:
     batch, tokens, inner = out.shape
-    settings = _settings(tokens, inner // heads, FORWARD)
-    _forward[(batch * heads * settings["BLOCKS"],)](qkv, out, lse, out_scale, tokens, heads, scale, **settings)
+    width = inner // heads
+    settings = _settings(tokens, width)
+    tiles = _tiles(qkv, ROWS, width), _tiles(qkv, COLUMNS, width), _tiles(out, ROWS, width)
+    _forward[(batch * heads * settings["BLOCKS"],)](*tiles, lse, out_scale, tokens, heads, scale, **settings)
 
 
 @torch.library.custom_op("vitrail::mid_attention", mutates_args=())
@@ -284,12 +235,15 @@ def mid_attention_backward(
     batch, tokens, inner = out.shape
     width = inner // heads
     result, sums, largest = _empty_gradients(qkv, heads)
-    grid = (batch * heads * triton.cdiv(tokens, ROWS),)
+    settings = _settings(tokens, width)
+    grid = (batch * heads * settings["BLOCKS"],)
     pairs = lse.new_empty(grid[0] * ROWS, 2)
-    queries_side, keys_side = _settings(tokens, width, TO_QUERIES), _settings(tokens, width, TO_KEYS)
-    _to_queries[grid](gradient, out, qkv, result, lse, pairs, sums, largest, tokens, heads, scale, **queries_side)
-    keys_side["THREADS"] = 32 * WARPS
-    _to_keys[grid](qkv, gradient, result, pairs, sums, largest, tokens, heads, scale, **keys_side)
+    qkv_rows, result_rows = _tiles(qkv, ROWS, width), _tiles(result, ROWS, width)
+    columns_of = _tiles(qkv, COLUMNS, width), _tiles(gradient, COLUMNS, width)
+    queries_side = gradient, out, qkv_rows, columns_of[0], result_rows, lse, pairs, sums, largest
+    _to_queries[grid](*queries_side, tokens, heads, scale, **settings)
+    keys_side = qkv, qkv_rows, *columns_of, result_rows, pairs, sums, largest
+    _to_keys[grid](*keys_side, tokens, heads, scale, **settings, TIMES=32 * WARPS // (2 * COLUMNS))
     return result, sums, largest
 
 
