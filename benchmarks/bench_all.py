@@ -35,7 +35,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["bf16"], **TIMM},
         {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["fp8"], **TIMM},
         {"model": "vit_s16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM},
-        {"model": "vit_ti16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM},
+        {"model": "vit_ti16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM,
+         "ways": ["compiled", "graphs"]},
     ],
     "served": [
         {"model": "vit_b16", "modes": ["infer"], "batch_sizes": [256], "precisions": ["fp8"], **TIMM},

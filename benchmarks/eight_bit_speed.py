@@ -114,7 +114,7 @@ def passes(model: ViT, tokens: int) -> None:
     show("GELU's way back in bfloat16", 8 * m, lambda: fused_mlp.gelu_backward(hidden, given))
     show("a weight in eight bits, compiled, of fc1", 10 * weight.numel(), lambda: prepare(weight))
     for rows, columns, warps in SIZES:
-        eight_bits.ROWS = eight_bits.GELU_ROWS = rows
+        eight_bits.ROWS = rows
         eight_bits.COLUMNS, eight_bits.WARPS = columns, warps
         size = f"{rows} x {columns}, {warps} warps"
         show(f"{size}: tokens both ways", 4 * n, lambda: eight_bits.tokens_both_ways(x, scale))

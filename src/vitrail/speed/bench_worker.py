@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from vitrail.errors import ConfigError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.fp8 import quantise
+from vitrail.model.kernel_sizes import small_layers_too
 from vitrail.model.vit import ViT
 from vitrail.speed.contenders import build
 from vitrail.speed.peers import OURS, PEERS
@@ -212,7 +213,7 @@ def _training(model: nn.Module, pictures: Tensor, labels: Tensor, precision: str
         optimiser.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return _recorded(step) if whole else step
+    return _recorded(small_layers_too()(step)) if whole else step
 
 
 def _recorded(step: Callable[[], Tensor]) -> Callable[[], Tensor]:

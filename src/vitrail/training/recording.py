@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.batch import Batch
+from vitrail.model.kernel_sizes import small_layers_too
 from vitrail.pictures import Preprocessing
 from vitrail.training.parallel import World
 from vitrail.training.recipe import Recipe
@@ -44,7 +45,7 @@ class RecordedSteps:
     """
 
     def __init__(self, step: Step, *, record: Callable[[Callable[[], None]], Tape] | None = None) -> None:
-        self.step = step
+        self.step = small_layers_too()(step)
         self._record = _on_cuda if record is None else record
         self._rehearsed: dict[tuple[object, ...], int] = {}
         self._recorded: dict[tuple[object, ...], tuple[list[Tensor], Tape]] = {}

@@ -2,8 +2,9 @@
 
 A GPU multiplies eight-bit matrices only where both lie along the sum: the gradient of a weight, a sum over tokens,
 wants tokens and gradients transposed. One kernel reads numbers once and writes them both ways round; the one between
-the MLP's products on the way back does so with what it computes. Transposed copies have their rows filled up with zeros
-to a multiple of 16 numbers, as products want them.
+the MLP's products on the way back does so with what it computes. Four rows at a time become words of 32 bits, and
+words are what is transposed. Transposed copies have their rows filled up with zeros to a multiple of 16 numbers, as
+products want them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from torch import Tensor
 from vitrail.model.kernels.gelu import passed
 
 ROWS, COLUMNS, WARPS = 128, 64, 8  # of a block
-GELU_ROWS = 64  # the same where more is computed of a number
 MULTIPLE = 16  # to which rows of a transposed copy are filled up
 TOKEN, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -30,15 +30,22 @@ def _rounded(x, scale, LARGEST: tl.constexpr, kind: tl.constexpr):  # type: igno
 
 
 @triton.jit
-def _block(rows, columns, padded, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where this program's block begins as it lies and transposed, places in it, and which of them there are: of the
-    matrix, and of its transposed copy."""
+def _block(columns, padded, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of this program's block, as it lies with every fourth row, and transposed in words: where it begins, places in
+    it, and which of its columns and words there are; and these rows."""
     first, left = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
-    row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    starts = first.to(tl.int64) * columns + left, left.to(tl.int64) * padded + first
-    places = row[:, None] * columns + column[None, :], column[:, None] * padded + row[None, :]
-    here = (first + row < rows)[:, None] & (left + column < columns)[None, :]
-    return starts, places, (here, (left + column < columns)[:, None] & (first + row < padded)[None, :])
+    four, column = tl.arange(0, ROWS // 4), tl.arange(0, COLUMNS)
+    words = padded // 4
+    starts = first.to(tl.int64) * columns + left, left.to(tl.int64) * words + first // 4
+    places = 4 * four[:, None] * columns + column[None, :], column[:, None] * words + four[None, :]
+    here, there = left + column < columns, first // 4 + four < words
+    return starts, places, (here[None, :], here[:, None] & there[None, :]), (first + 4 * four)[:, None]
+
+
+@triton.jit
+def _bits(small, place: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of eight bits, at one of the four places in a word."""
+    return small.to(tl.uint8, bitcast=True).to(tl.uint32) << (8 * place)
 
 
 @triton.jit
@@ -52,38 +59,48 @@ def _both_ways(  # type: ignore[no-untyped-def]
     x, scale, along, across, sums, rows, columns, padded,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LARGEST: tl.constexpr, ADD_UP: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
-    starts, places, seen = _block(rows, columns, padded, ROWS, COLUMNS)
-    small = tl.load(x + starts[0] + places[0], mask=seen[0], other=0)
-    if ALONG:
-        value = small.to(tl.float32)
-        small = _rounded(value, tl.load(scale), LARGEST, across.dtype.element_ty)
-        tl.store(along + starts[0] + places[0], small, mask=seen[0])
-        if ADD_UP:
-            _put_sums(sums, value, columns, COLUMNS)
-    tl.store(across + starts[1] + places[1], tl.trans(small), mask=seen[1])
+    starts, places, seen, row = _block(columns, padded, ROWS, COLUMNS)
+    word = tl.zeros((ROWS // 4, COLUMNS), tl.uint32)
+    total = tl.zeros((ROWS // 4, COLUMNS), tl.float32)
+    for one in tl.static_range(4):
+        place, here = starts[0] + one * columns + places[0], seen[0] & (row + one < rows)
+        small = tl.load(x + place, mask=here, other=0)
+        if ALONG:
+            value = small.to(tl.float32)
+            small = _rounded(value, tl.load(scale), LARGEST, along.dtype.element_ty)
+            tl.store(along + place, small, mask=here)
+            total += value
+        word |= _bits(small, one)
+    if ADD_UP:
+        _put_sums(sums, total, columns, COLUMNS)
+    tl.store(across + starts[1] + places[1], tl.trans(word), mask=seen[1])
 
 
 @triton.jit
 def _gelu_backward(  # type: ignore[no-untyped-def]
     hidden, gradient, active_scale, before_scale, before, before_turned, active_turned, sums, rows, columns, padded,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKEN_MOST: tl.constexpr, GRADIENT_MOST: tl.constexpr,
+    TOKEN: tl.constexpr,
 ):  # fmt: skip
-    starts, places, seen = _block(rows, columns, padded, ROWS, COLUMNS)
-    x = tl.load(hidden + starts[0] + places[0], mask=seen[0], other=0.0).to(tl.float32)
-    given = tl.load(gradient + starts[0] + places[0], mask=seen[0], other=0.0).to(tl.float32)
-    part = passed(x)
-    found = given * (part + x * part * (1 - part) * (1.5957691216 + 0.2140644488 * x * x))
-    _put_sums(sums, found, columns, COLUMNS)
-    small = _rounded(found, tl.load(before_scale), GRADIENT_MOST, before.dtype.element_ty)
-    tl.store(before + starts[0] + places[0], small, mask=seen[0])
-    active = _rounded(x * part, tl.load(active_scale), TOKEN_MOST, active_turned.dtype.element_ty)
-    # turned together: each by itself, a compiler would rather compute it twice
-    pair = active.to(tl.uint8, bitcast=True).to(tl.uint16) << 8 | small.to(tl.uint8, bitcast=True)
-    pair = tl.trans(pair)
-    small = (pair & 255).to(tl.uint8).to(before_turned.dtype.element_ty, bitcast=True)
-    active = (pair >> 8).to(tl.uint8).to(active_turned.dtype.element_ty, bitcast=True)
-    tl.store(before_turned + starts[1] + places[1], small, mask=seen[1])
-    tl.store(active_turned + starts[1] + places[1], active, mask=seen[1])
+    starts, places, seen, row = _block(columns, padded, ROWS, COLUMNS)
+    to_active, to_before = tl.load(active_scale), tl.load(before_scale)
+    word = tl.zeros((ROWS // 4, COLUMNS), tl.uint32)
+    active_word = tl.zeros((ROWS // 4, COLUMNS), tl.uint32)
+    total = tl.zeros((ROWS // 4, COLUMNS), tl.float32)
+    for one in tl.static_range(4):
+        place, here = starts[0] + one * columns + places[0], seen[0] & (row + one < rows)
+        x = tl.load(hidden + place, mask=here, other=0.0).to(tl.float32)
+        given = tl.load(gradient + place, mask=here, other=0.0).to(tl.float32)
+        part = passed(x)
+        found = given * (part + x * part * (1 - part) * (1.5957691216 + 0.2140644488 * x * x))
+        total += found
+        small = _rounded(found, to_before, GRADIENT_MOST, before.dtype.element_ty)
+        tl.store(before + place, small, mask=here)
+        word |= _bits(small, one)
+        active_word |= _bits(_rounded(x * part, to_active, TOKEN_MOST, TOKEN), one)
+    _put_sums(sums, total, columns, COLUMNS)
+    tl.store(before_turned + starts[1] + places[1], tl.trans(word), mask=seen[1])
+    tl.store(active_turned + starts[1] + places[1], tl.trans(active_word), mask=seen[1])
 
 
 def _turned(x: Tensor, kind: torch.dtype) -> Tensor:
@@ -93,7 +110,8 @@ def _turned(x: Tensor, kind: torch.dtype) -> Tensor:
 def _launch(x: Tensor, scale: Tensor, along: Tensor, across: Tensor, sums: Tensor | None) -> None:
     rows, columns = x.shape
     most = torch.finfo(along.dtype).max if along is not x else 0.0
-    tensors = x, scale, along, across, across if sums is None else sums
+    words = across.view(torch.uint32)
+    tensors = x, scale, along, words, words if sums is None else sums
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS))
     flags = {"LARGEST": most, "ADD_UP": sums is not None, "ALONG": along is not x}
     _both_ways[grid](*tensors, rows, columns, across.shape[1], ROWS, COLUMNS, **flags, num_warps=WARPS)
@@ -135,7 +153,7 @@ def turn_eight_bits(x: Tensor) -> Tensor:
     """The transposed copy of (rows, columns), contiguous, of eight bits."""
     across = _turned(x, x.dtype)
     plain = x.view(torch.uint8)
-    _launch(plain, plain, plain, across.view(torch.uint8), None)
+    _launch(plain, plain, plain, across, None)
     return across
 
 
@@ -152,16 +170,17 @@ def gelu_backward_in_eight_bits(
     itself times its scale in e4m3, transposed, and sums of the gradient over some rows: (programs, columns)."""
     before, before_turned, active_turned, sums = _empty_gelu(hidden)
     rows, columns = hidden.shape
-    tensors = hidden, gradient, active_scale, before_scale, before, before_turned, active_turned, sums
+    words = before_turned.view(torch.uint32), active_turned.view(torch.uint32)
+    tensors = hidden, gradient, active_scale, before_scale, before, *words, sums
     most = torch.finfo(TOKEN).max, torch.finfo(GRADIENT).max
     grid = (len(sums), triton.cdiv(columns, COLUMNS))
-    sizes = rows, columns, before_turned.shape[1], GELU_ROWS, COLUMNS
-    _gelu_backward[grid](*tensors, *sizes, *most, num_warps=WARPS)
+    sizes = rows, columns, before_turned.shape[1], ROWS, COLUMNS
+    _gelu_backward[grid](*tensors, *sizes, *most, tl.float8e4nv, num_warps=WARPS)
     return before, before_turned, active_turned, sums
 
 
 def _empty_gelu(hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    sums = hidden.new_empty(triton.cdiv(hidden.shape[0], GELU_ROWS), hidden.shape[1], dtype=torch.float32)
+    sums = hidden.new_empty(triton.cdiv(hidden.shape[0], ROWS), hidden.shape[1], dtype=torch.float32)
     turned = _turned(hidden, GRADIENT), _turned(hidden, TOKEN)
     return torch.empty_like(hidden, dtype=GRADIENT), *turned, sums
 
