@@ -9,6 +9,7 @@ products want them.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -23,10 +24,25 @@ MULTIPLE = 16  # to which rows of a transposed copy are filled up
 TOKEN, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 
 
+INTERPRETED: tl.constexpr = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # by a CPU, in tests
+# four at a time; a pair of which Triton takes one is spoilt where NVIDIA's assembler has joined it to another pair
+FOUR = (
+    "{{ .reg .b16 low, high; cvt.rn.satfinite.{0}x2.f32 low, $2, $1; cvt.rn.satfinite.{0}x2.f32 high, $4, $3; "
+    "mov.b32 $0, {{low, high}}; }}"
+)
+TO_TOKEN: tl.constexpr = tl.constexpr(FOUR.format("e4m3"))
+TO_GRADIENT: tl.constexpr = tl.constexpr(FOUR.format("e5m2"))
+
+
 @triton.jit
-def _rounded(x, scale, LARGEST: tl.constexpr, kind: tl.constexpr):  # type: ignore[no-untyped-def]
-    """To eight bits; what is too large becomes the largest number there is, what is no number stays none."""
-    return tl.clamp(x * scale, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL).to(kind)
+def _rounded(x, scale, to: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Eight bits, as integers; what is too large becomes the largest number there is, what is no number stays none."""
+    x = x * scale
+    if not INTERPRETED:
+        return tl.inline_asm_elementwise(to, "=r,r,r,r,r", [x], dtype=tl.uint8, is_pure=True, pack=4)
+    if to == TO_TOKEN:
+        return tl.clamp(x, -448.0, 448.0, tl.PropagateNan.ALL).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    return tl.clamp(x, -57344.0, 57344.0, tl.PropagateNan.ALL).to(tl.float8e5).to(tl.uint8, bitcast=True)
 
 
 @triton.jit
@@ -43,12 +59,6 @@ def _block(columns, padded, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type:
 
 
 @triton.jit
-def _bits(small, place: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of eight bits, at one of the four places in a word."""
-    return small.to(tl.uint8, bitcast=True).to(tl.uint32) << (8 * place)
-
-
-@triton.jit
 def _put_sums(sums, value, columns, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     tl.store(sums + tl.program_id(0) * columns + column, tl.sum(value, 0), mask=column < columns)
@@ -57,7 +67,7 @@ def _put_sums(sums, value, columns, COLUMNS: tl.constexpr):  # type: ignore[no-u
 @triton.jit
 def _both_ways(  # type: ignore[no-untyped-def]
     x, scale, along, across, sums, rows, columns, padded,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LARGEST: tl.constexpr, ADD_UP: tl.constexpr, ALONG: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TO: tl.constexpr, ADD_UP: tl.constexpr,
 ):  # fmt: skip
     starts, places, seen, row = _block(columns, padded, ROWS, COLUMNS)
     word = tl.zeros((ROWS // 4, COLUMNS), tl.uint32)
@@ -65,12 +75,12 @@ def _both_ways(  # type: ignore[no-untyped-def]
     for one in tl.static_range(4):
         place, here = starts[0] + one * columns + places[0], seen[0] & (row + one < rows)
         small = tl.load(x + place, mask=here, other=0)
-        if ALONG:
+        if TO is not None:
             value = small.to(tl.float32)
-            small = _rounded(value, tl.load(scale), LARGEST, along.dtype.element_ty)
+            small = _rounded(value, tl.load(scale), TO)
             tl.store(along + place, small, mask=here)
             total += value
-        word |= _bits(small, one)
+        word |= small.to(tl.uint32) << (8 * one)
     if ADD_UP:
         _put_sums(sums, total, columns, COLUMNS)
     tl.store(across + starts[1] + places[1], tl.trans(word), mask=seen[1])
@@ -79,8 +89,7 @@ def _both_ways(  # type: ignore[no-untyped-def]
 @triton.jit
 def _gelu_backward(  # type: ignore[no-untyped-def]
     hidden, gradient, active_scale, before_scale, before, before_turned, active_turned, sums, rows, columns, padded,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TOKEN_MOST: tl.constexpr, GRADIENT_MOST: tl.constexpr,
-    TOKEN: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     starts, places, seen, row = _block(columns, padded, ROWS, COLUMNS)
     to_active, to_before = tl.load(active_scale), tl.load(before_scale)
@@ -94,10 +103,10 @@ def _gelu_backward(  # type: ignore[no-untyped-def]
         part = passed(x)
         found = given * (part + x * part * (1 - part) * (1.5957691216 + 0.2140644488 * x * x))
         total += found
-        small = _rounded(found, to_before, GRADIENT_MOST, before.dtype.element_ty)
+        small = _rounded(found, to_before, TO_GRADIENT)
         tl.store(before + place, small, mask=here)
-        word |= _bits(small, one)
-        active_word |= _bits(_rounded(x * part, to_active, TOKEN_MOST, TOKEN), one)
+        word |= small.to(tl.uint32) << (8 * one)
+        active_word |= _rounded(x * part, to_active, TO_TOKEN).to(tl.uint32) << (8 * one)
     _put_sums(sums, total, columns, COLUMNS)
     tl.store(before_turned + starts[1] + places[1], tl.trans(word), mask=seen[1])
     tl.store(active_turned + starts[1] + places[1], tl.trans(active_word), mask=seen[1])
@@ -107,21 +116,20 @@ def _turned(x: Tensor, kind: torch.dtype) -> Tensor:
     return x.new_empty(x.shape[1], -(-x.shape[0] // MULTIPLE) * MULTIPLE, dtype=kind)
 
 
-def _launch(x: Tensor, scale: Tensor, along: Tensor, across: Tensor, sums: Tensor | None) -> None:
+def _launch(x: Tensor, scale: Tensor, along: Tensor, across: Tensor, sums: Tensor | None, to: Any) -> None:
     rows, columns = x.shape
-    most = torch.finfo(along.dtype).max if along is not x else 0.0
     words = across.view(torch.uint32)
-    tensors = x, scale, along, words, words if sums is None else sums
+    tensors = x, scale, along.view(torch.uint8), words, words if sums is None else sums
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(columns, COLUMNS))
-    flags = {"LARGEST": most, "ADD_UP": sums is not None, "ALONG": along is not x}
-    _both_ways[grid](*tensors, rows, columns, across.shape[1], ROWS, COLUMNS, **flags, num_warps=WARPS)
+    sizes = rows, columns, across.shape[1], ROWS, COLUMNS
+    _both_ways[grid](*tensors, *sizes, to, sums is not None, num_warps=WARPS)
 
 
 @torch.library.custom_op("vitrail::tokens_both_ways", mutates_args=())
 def tokens_both_ways(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Of (rows, columns), contiguous: x times the scale in e4m3, as it lies and transposed."""
     along, across = torch.empty_like(x, dtype=TOKEN), _turned(x, TOKEN)
-    _launch(x, scale, along, across, None)
+    _launch(x, scale, along, across, None, TO_TOKEN)
     return along, across
 
 
@@ -134,7 +142,7 @@ def _(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 def gradient_both_ways(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The same in e5m2, and sums of x over some rows: (programs, columns) in float32."""
     along, across, sums = _empty_gradient(x)
-    _launch(x, scale, along, across, sums)
+    _launch(x, scale, along, across, sums, TO_GRADIENT)
     return along, across, sums
 
 
@@ -153,7 +161,7 @@ def turn_eight_bits(x: Tensor) -> Tensor:
     """The transposed copy of (rows, columns), contiguous, of eight bits."""
     across = _turned(x, x.dtype)
     plain = x.view(torch.uint8)
-    _launch(plain, plain, plain, across, None)
+    _launch(plain, plain, plain, across, None, None)
     return across
 
 
@@ -171,11 +179,10 @@ def gelu_backward_in_eight_bits(
     before, before_turned, active_turned, sums = _empty_gelu(hidden)
     rows, columns = hidden.shape
     words = before_turned.view(torch.uint32), active_turned.view(torch.uint32)
-    tensors = hidden, gradient, active_scale, before_scale, before, *words, sums
-    most = torch.finfo(TOKEN).max, torch.finfo(GRADIENT).max
+    tensors = hidden, gradient, active_scale, before_scale, before.view(torch.uint8), *words, sums
     grid = (len(sums), triton.cdiv(columns, COLUMNS))
     sizes = rows, columns, before_turned.shape[1], ROWS, COLUMNS
-    _gelu_backward[grid](*tensors, *sizes, *most, tl.float8e4nv, num_warps=WARPS)
+    _gelu_backward[grid](*tensors, *sizes, num_warps=WARPS)
     return before, before_turned, active_turned, sums
 
 
