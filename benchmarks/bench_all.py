@@ -25,20 +25,23 @@ from vitrail.speed.bench_results import Bench, Measurement
 from vitrail.speed.peers import Case, Row
 
 TIMM = {"peers": ["timm"], "ways": ["compiled"]}
-ALL = {"ways": ["eager", "compiled"]}
 ROWS: dict[str, list[dict[str, Any]]] = {
-    "base": [
-        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["fast"], **ALL},
-        {"model": "vit_b16", "modes": ["infer"], "batch_sizes": [256], "precisions": ["bf16"], **ALL},
+    "training": [
+        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["fast"], "ways": ["compiled"]},
+        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["fp8"], **TIMM,
+         "ways": ["compiled", "graphs"]},
+        {"model": "vit_l16", "modes": ["train"], "batch_sizes": [128], "precisions": ["fast"], **TIMM},
+        {"model": "vit_h14", "modes": ["train"], "batch_sizes": [64], "precisions": ["fast"], **TIMM},
+        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [64], "precisions": ["fast"], "img_size": 384, **TIMM},
     ],
-    "timm": [
+    "small": [
         {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["bf16"], **TIMM},
-        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["fp8"], **TIMM},
         {"model": "vit_s16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM},
         {"model": "vit_ti16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM,
          "ways": ["compiled", "graphs"]},
     ],
-    "served": [
+    "serving": [
+        {"model": "vit_b16", "modes": ["infer"], "batch_sizes": [256], "precisions": ["bf16"], "ways": ["compiled"]},
         {"model": "vit_b16", "modes": ["infer"], "batch_sizes": [256], "precisions": ["fp8"], **TIMM},
         {"model": "vit_s16", "modes": ["infer"], "batch_sizes": [512], "precisions": ["bf16"], **TIMM},
         *(
@@ -47,11 +50,6 @@ ROWS: dict[str, list[dict[str, Any]]] = {
             for name in ("vit_ti16", "vit_s16", "vit_b16")
         ),
     ],
-    "large": [
-        {"model": "vit_l16", "modes": ["train"], "batch_sizes": [128], "precisions": ["fast"], **TIMM},
-        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [64], "precisions": ["fast"], "img_size": 384, **TIMM},
-    ],
-    "huge": [{"model": "vit_h14", "modes": ["train"], "batch_sizes": [64], "precisions": ["fast"], **TIMM}],
     "tiny": [
         {"model": "vit_ti16", "modes": ["infer"], "batch_sizes": [2], "precisions": ["fp32"], "ways": ["eager"],
          "peers": ["timm"], "img_size": 64},
@@ -120,7 +118,7 @@ def read(parts: list[Path]) -> Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", choices=ROWS, default=["base", "timm", "served", "large", "huge"])
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=["training", "small", "serving"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn")
