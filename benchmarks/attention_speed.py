@@ -38,7 +38,8 @@ def on_gpu(call: Callable[[], Any]) -> float:
     flush = torch.empty(2**27, device="cuda")
     times = []
     for turn in range(40):
-        flush.zero_()  # as much as makes the cache forget; meanwhile the CPU gets ahead
+        flush.zero_()  # as much as makes the cache forget
+        torch.cuda._sleep(1_000_000)  # half a millisecond in which the CPU gets ahead
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         first.record()  # type: ignore[no-untyped-call]
         call()
