@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitrail.errors import ConfigError
 from vitrail.model.attention import Attention, Watch
 from vitrail.model.config import ViTConfig
-from vitrail.model.devices import half_on_gpu
+from vitrail.model.devices import half_on_gpu, is_hopper
 from vitrail.model.kernel_sizes import MID, MID_WIDTHS
 from vitrail.model.layers import Mlp
 from vitrail.model.vit import ViT
@@ -93,7 +93,8 @@ class Fp8Attention(Attention):
 
     def _has_kernel_for(self, x: Tensor) -> bool:
         plain = self.rel_pos is None and isinstance(self.q_norm, nn.Identity)
-        return plain and half_on_gpu(x) is not None and x.shape[1] <= MID and self.head_dim in MID_WIDTHS
+        few = x.shape[1] <= MID and self.head_dim in MID_WIDTHS
+        return plain and few and half_on_gpu(x) is not None and is_hopper()
 
 
 class Fp8Mlp(nn.Module):
