@@ -71,6 +71,7 @@ def test_attention_hands_eight_bits_to_its_projection(monkeypatch):
 
     monkeypatch.setattr(mid_attention, "mid_attention_in_eight_bits", by_definition)
     monkeypatch.setattr("vitrail.model.fp8.half_on_gpu", lambda x: x.dtype)
+    monkeypatch.setattr("vitrail.model.fp8.is_hopper", lambda: True)
     found = layer(x)
     assert asked == [(2, 101, 3 * 192)]
     assert (found - wanted).float().norm() / wanted.float().norm() < 0.02
