@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
-from vitrail.model.fp8_training import linear, reach_after, trains_in_eight_bits
+from vitrail.model.fp8_training import linear, linear_as_ever, reach_after, trains_in_eight_bits
 from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
@@ -79,7 +79,7 @@ class Attention(nn.Module):
         batch, tokens, _ = x.shape
         if mask is None and read is None and watch is None and self._has_kernel(x, turn):
             return self.proj_drop(linear(self.proj, self._packed(x, turn, reach), self._largest_value(reach)))
-        qkv = linear(self.qkv, x, reach)
+        qkv = linear(self.qkv, x, reach) if read is None else linear_as_ever(self.qkv, x)
         # unbinding before the transpose lets the backward pass gather the three gradients in one copy
         q, k, v = qkv.view(batch, tokens, 3, self.num_heads, self.head_dim).unbind(2)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (batch, heads, tokens, head_dim)

@@ -93,6 +93,11 @@ def linear(module: nn.Linear, x: Tensor, largest: Tensor | None) -> Tensor:
     return module(x, largest) if isinstance(module, EightBitLinear) else module(x)
 
 
+def linear_as_ever(module: nn.Linear, x: Tensor) -> Tensor:
+    """The same without eight bits, where gradients are mostly zeros: there they cost more than they save."""
+    return F.linear(x, module.weight, module.bias) if isinstance(module, EightBitLinear) else module(x)
+
+
 def foretold(norm: nn.Module, branch: nn.Module) -> dict[str, Tensor]:
     """What is known of tokens after a norm, where a linear map of the branch behind it wants to know."""
     wanted = branch.training and any(isinstance(one, EightBitLinear) for one in branch.children())
