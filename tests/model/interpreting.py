@@ -1,8 +1,10 @@
 """Kernels without a GPU: Triton interprets them."""
 
+import json
 import os
 import subprocess
 import sys
+from functools import cache
 
 
 def round_as_gpus_do() -> None:
@@ -22,10 +24,46 @@ def round_as_gpus_do() -> None:
     interpreter._convert_float = convert
 
 
+SERVER = """
+import contextlib, io, json, os, sys, traceback
+import torch, triton
+import tests.model.test_mid_attention, vitrail.model.kernels.packed_attention
+
+for line in sys.stdin:
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        said, fault = io.StringIO(), ""
+        try:
+            with contextlib.redirect_stdout(said):
+                exec(json.loads(line), {})
+        except BaseException:
+            fault = traceback.format_exc()
+        with open(writing, "w") as answer:
+            json.dump([said.getvalue(), fault], answer)
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as answer:
+        print(answer.read() or '["", "it died"]', flush=True)
+    os.wait()
+"""
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """A process in which Triton interprets, as it reads that setting once, and which forks for each script: what takes
+    long is to import torch."""
+    settings = os.environ | {"TRITON_INTERPRET": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", SERVER], env=settings, stdin=pipe, stdout=pipe, text=True)
+
+
 def interpreted(script: str) -> list[float]:
-    """The numbers that a script prints. In a process of its own, since Triton reads its setting once."""
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return [float(word) for word in done.stdout.split()]
+    """The numbers that a script prints, where Triton interprets kernels."""
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps(script) + "\n")
+    server.stdin.flush()
+    said, fault = json.loads(server.stdout.readline())
+    assert not fault, fault
+    return [float(word) for word in said.split()]
