@@ -3,9 +3,11 @@
     python benchmarks/cifar10/record.py CIFAR10.npz cifar10-94 cifar10-96 --seeds 5 --out benchmarks/cifar10/record.json
 
 The file has x_train, y_train, x_test, y_test (pictures, height, width, channels) and classes; any other DATA works too.
-`--choose` holds 5,000 training pictures out and scores on them, never on the test pictures: for choosing settings,
-`--set optimiser.muon_lr=0.01` (several: all combinations). `--jobs 4` chooses with so many runs at a time, whose times
-say nothing; on a GPU they share it well under `nvidia-cuda-mps-control -d`.
+Rows of an `--out` that is there are kept, and seeds of the same row are added to it: `--first 3 --seeds 2` goes on
+where three seeds were. `--keep FOLDER` keeps the models. `--choose` holds 5,000 training pictures out and scores on
+them, never on the test pictures: for choosing settings, `--set optimiser.muon_lr=0.01` (several: all combinations).
+`--jobs 4` has so many runs at a time, whose times say nothing and are left out; on a GPU they share it well under
+`nvidia-cuda-mps-control -d`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import itertools
 import json
 import os
 import platform
+import shutil
 import statistics
 import tempfile
 import time
@@ -51,7 +54,9 @@ def read(data: str) -> Source:
     )
 
 
-def one(data: str, recipe: str, changes: dict[str, Any], seed: int, device: str | None, choose: bool) -> dict[str, Any]:
+def one(
+    data: str, recipe: str, changes: dict[str, Any], seed: int, device: str | None, choose: bool, keep: Path | None
+) -> dict[str, Any]:
     source = read(data)
     held_out = {"data.val_fraction": 0.1} if choose else {}
     with tempfile.TemporaryDirectory() as folder:
@@ -84,21 +89,46 @@ def one(data: str, recipe: str, changes: dict[str, Any], seed: int, device: str 
             if line["kind"] == "train"
         ]
         row["train_loss"] = round(log[-1]["loss"], 4)
+        if keep is not None:
+            shutil.copytree(run.folder / "last", keep / f"{recipe}-{seed}", dirs_exist_ok=True)
     return row
 
 
-def results(data: str, runs: list[tuple[Any, ...]], device: str | None, choose: bool, jobs: int) -> Iterator[Any]:
+def results(data: str, runs: list[tuple[Any, ...]], rest: tuple[Any, ...], jobs: int) -> Iterator[Any]:
     """Of all runs, in their order."""
     if jobs == 1:
-        yield from (one(data, *run, device, choose) for run in runs)
+        yield from (one(data, *run, *rest) for run in runs)
         return
     # threads of several processes that wait for each other on the same cores take longer than the work
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        waiting = [pool.submit(one, data, *run, device, choose) for run in runs]
+        waiting = [pool.submit(one, data, *run, *rest) for run in runs]
         for future in waiting:
             row = future.result()
             yield {key: value for key, value in row.items() if not key.endswith("seconds")}
+
+
+def summary(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with what its runs come to: mean, spread, and the median of the seconds of those that ran alone."""
+    figures = [run.get("held_out", run.get("accuracy")) for run in row["runs"]]
+    seconds = [run["seconds"] or run["wall_seconds"] for run in row["runs"] if "seconds" in run]
+    row["mean"] = round(statistics.mean(figures), 3)
+    row["spread"] = round(statistics.stdev(figures), 3) if len(figures) > 1 else None
+    row["seconds"] = statistics.median(seconds) if seconds else None
+    return row
+
+
+def write(out: Path, row: dict[str, Any]) -> None:
+    """Into the file, beside its other rows; runs of the same row and of other seeds stay in it."""
+    rows = json.loads(out.read_text())["rows"] if out.exists() else []
+    what = ("recipe", "changes", "device", "versions")
+    same = [old for old in rows if all(old[key] == row[key] for key in what)]
+    seeds = {run["seed"] for run in row["runs"]}
+    runs = [run for old in same for run in old["runs"] if run["seed"] not in seeds] + row["runs"]
+    whole = summary(row | {"runs": sorted(runs, key=lambda run: run["seed"])})
+    place = rows.index(same[0]) if same else len(rows)
+    rows[place : place + 1] = [whole]
+    out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
 
 
 def main() -> None:
@@ -106,46 +136,33 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("recipes", nargs="+")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, metavar="SEED")
     parser.add_argument("--choose", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE[,VALUE]")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    if options.jobs > 1 and not options.choose:
-        parser.error("--jobs is for --choose: runs that share a machine have no times to report")
     keys = [one.partition("=")[0] for one in options.set]
     lists = [tomllib.loads(f"v = [{one.partition('=')[2]}]")["v"] for one in options.set]
     settings = [dict(zip(keys, values, strict=True)) for values in itertools.product(*lists)]
     kinds = list(itertools.product(options.recipes, settings))
-    found = results(
-        options.data,
-        [(*kind, seed) for kind in kinds for seed in range(options.seeds)],
-        options.device,
-        options.choose,
-        options.jobs,
-    )
+    seeds = range(options.first, options.first + options.seeds)
+    all_runs = [(*kind, seed) for kind in kinds for seed in seeds]
+    found = results(options.data, all_runs, (options.device, options.choose, options.keep), options.jobs)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    result = {
-        "device": device,
-        "versions": {"torch": torch.__version__, "vitrail": vitrail.__version__, "python": platform.python_version()},
-        "date": time.strftime("%Y-%m-%d"),
-        "rows": [],
-    }
+    versions = {"torch": torch.__version__, "vitrail": vitrail.__version__, "python": platform.python_version()}
     for recipe, changes in kinds:
-        runs = []
-        for _ in range(options.seeds):
-            runs.append(next(found))
-            print(recipe, changes, runs[-1], flush=True)
-        figures = [run["held_out" if options.choose else "accuracy"] for run in runs]
-        row = {"recipe": recipe, "changes": changes, "runs": runs, "mean": round(statistics.mean(figures), 3)}
-        row["spread"] = round(statistics.stdev(figures), 3) if len(figures) > 1 else None
-        if options.jobs == 1:
-            row["seconds"] = statistics.median(run["seconds"] or run["wall_seconds"] for run in runs)
-        result["rows"].append(row)
-        print(f"{recipe} {changes}: {row['mean']} ± {row['spread']} in {row.get('seconds', '?')} s", flush=True)
-        if options.out:
-            options.out.write_text(json.dumps(result, indent=1) + "\n")
+        row = {"recipe": recipe, "changes": changes, "device": device, "versions": versions}
+        row |= {"date": time.strftime("%Y-%m-%d"), "runs": []}
+        for _ in seeds:
+            row["runs"].append(next(found))
+            print(recipe, changes, row["runs"][-1], flush=True)
+            if options.out:
+                write(options.out, row)
+        summary(row)
+        print(f"{recipe} {changes}: {row['mean']} ± {row['spread']} in {row['seconds'] or '?'} s", flush=True)
 
 
 if __name__ == "__main__":
