@@ -127,6 +127,7 @@ def vits(draw: st.DrawFn) -> dict[str, Any]:
         "embed_dropout": draw(RATES),
         "head_dropout": draw(RATES),
         "drop_path": draw(st.one_of(RATES, st.lists(RATES, min_size=depth, max_size=depth))),
+        "patch_drop": draw(RATES),
         "init": draw(literals("init")),
         "zero_head": draw(st.booleans()),
         "head_bias": draw(st.sampled_from([0.0, -10, "prior"])),

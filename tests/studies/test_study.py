@@ -190,6 +190,14 @@ def test_smaller_pictures_in_the_first_stages_are_counted_as_such() -> None:
     assert training_flops(recipe, config, 10) == 3 * recipe.batch_size * (5 * small + 5 * large)
 
 
+def test_patches_that_are_left_out_are_not_counted() -> None:
+    stages = [{"until": 0.5, "patch_drop": 0.5}, {"until": 0.8, "patch_drop": 0.0}]
+    recipe = make_recipe({}, BASE | {"img_size": 16, "stages": stages, "architecture.patch_drop": 0.25})
+    config = configured(recipe, ["a", "b"])
+    wanted = 3 * recipe.batch_size * flops(config) * (5 * 0.5 + 3 + 2 * 0.75)
+    assert training_flops(recipe, config, 10) == pytest.approx(wanted)
+
+
 def tiny(recipe: Recipe) -> Recipe:
     """What a study varies stays; what costs time shrinks."""
     data, schedule = dataclasses.replace(recipe.data, workers=0), dataclasses.replace(recipe.schedule, warmup_steps=0)

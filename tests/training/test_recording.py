@@ -76,6 +76,16 @@ def test_each_size_of_picture_has_a_recording_of_its_own(pictures, tmp_path):
     same_bits(tmp_path / "recorded", tmp_path / "plain")
 
 
+@pytest.mark.usefixtures("tape")
+def test_steps_that_leave_patches_out_have_a_recording_of_their_own(pictures, tmp_path):
+    settings = TINY | RICH | {"stages": [{"until": 0.5, "patch_drop": 0.5}], "steps": 16}
+    for name, record in (("recorded", True), ("plain", False)):
+        changes = settings | {"record": record}
+        vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cpu")
+    assert Tape.made == 2
+    same_bits(tmp_path / "recorded", tmp_path / "plain")
+
+
 def test_the_first_steps_are_rehearsals_and_all_read_their_own_batch():
     seen = []
     recorded = RecordedSteps(lambda batch, pixels: seen.append(batch.labels.clone()), record=Tape)

@@ -11,6 +11,8 @@ from sklearn.datasets import load_digits
 import vitrail
 from tests.training.running import TINY, command, make_pictures, rows_of
 from vitrail.cli import main
+from vitrail.errors import ConfigError
+from vitrail.model.vit import ViT
 from vitrail.training.loop import Trainer
 
 
@@ -64,6 +66,29 @@ def test_stages_change_the_size_and_evaluation_keeps_its_own(pictures, tmp_path,
         run = train(pictures, tmp_path / engine, settings)
         assert sizes == [8] * 6 + [12] * 3 + [16] * 3
         assert run.best.preprocessing.size == (16, 16)
+
+
+def test_stages_leave_patches_out_and_then_none(pictures, tmp_path, monkeypatch):
+    kept, original = [], ViT._encode
+
+    def encode(model, pictures, mask, keep, *rest, **options):
+        if model.training:
+            kept.append(None if keep is None else keep.shape[1])
+        return original(model, pictures, mask, keep, *rest, **options)
+
+    monkeypatch.setattr(ViT, "_encode", encode)
+    stages = [{"until": 0.75, "patch_drop": 0.0}, {"until": 0.5, "patch_drop": 0.5}]
+    settings = {"img_size": 16, "stages": stages, "architecture.patch_size": 4, "architecture.patch_drop": 0.25}
+    run = train(pictures, tmp_path / "run", settings)
+    assert kept == [8] * 6 + [None] * 3 + [12] * 3
+    assert not run.best.model.config.dynamic_img_size
+
+
+def test_a_resnet_has_no_patches_to_leave_out(pictures, tmp_path):
+    changes = {"model": "resnetv2_50x1_bit", "stages": [{"until": 0.5, "patch_drop": 0.5}], "steps": 2}
+    with pytest.raises(ConfigError, match="a ResNet has no patches"):
+        vitrail.train(pictures, recipe="small", out=tmp_path / "run", changes=changes | {"architecture": {}})
+    assert not (tmp_path / "run").exists()
 
 
 def test_patience_ends_a_training_that_gets_no_better(pictures, tmp_path):

@@ -115,6 +115,7 @@ class ViTConfig(JsonFields):
     embed_dropout: float = 0.0
     head_dropout: float = 0.0
     drop_path: float | tuple[float, ...] = 0.0  # a number grows linearly from 0 with depth; or one per block
+    patch_drop: float = 0.0  # the part of the patches that are left out, others for each picture
 
     # initialisation
     init: Literal["paper", "identity", "local", "trunc_normal", "plain"] = "paper"
@@ -180,7 +181,7 @@ class ViTConfig(JsonFields):
             raise ConfigError(f"SwiGLU halves the MLP's width, which is {self.mlp_dim} here: change mlp_ratio")
         if self.attn_scale is not None:
             positive(self, "attn_scale")
-        for name in ("dropout", "attn_dropout", "embed_dropout", "head_dropout"):
+        for name in ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "patch_drop"):
             fraction(name, getattr(self, name))
         for rate in self.drop_path if isinstance(self.drop_path, tuple) else (self.drop_path,):
             fraction("drop_path", rate)

@@ -17,7 +17,7 @@ from vitrail.speed.efficiency import efficiency_of
 from vitrail.speed.hardware import GIB, Device, find_device
 from vitrail.speed.memory import USABLE, Memory, Setup, largest_part, memory_of
 from vitrail.speed.timing import Step, step_of, training_flops, with_exchange
-from vitrail.training.recipe import Recipe
+from vitrail.training.recipe import Recipe, leaves_patches_out
 from vitrail.training.recipe_files import read_recipe
 
 if TYPE_CHECKING:
@@ -205,7 +205,8 @@ def plan(
 def _not_counted(recipe: Recipe) -> list[str]:
     """What a recipe has that a plan does not know."""
     there = [
-        (bool(recipe.stages), "stages with smaller pictures, which are quicker"),
+        (any(stage.img_size for stage in recipe.stages), "stages with smaller pictures, which are quicker"),
+        (leaves_patches_out(recipe), "patches that are left out, which is quicker and takes less memory"),
         (bool(recipe.distillation.teacher), "the teacher, which computes and needs memory too"),
         (recipe.optimiser.sam > 0, "sharpness-aware steps, which take twice as long"),
     ]

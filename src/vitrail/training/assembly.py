@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.classifier import Classifier
+from vitrail.model.vit import ViT
 from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.compiling import compile_or_say_why
 from vitrail.training.ema import Ema
@@ -39,6 +41,14 @@ class Plan:
     origin: str  # of the weights, in words
     feeding: Feeding
     objective: Objective
+
+
+def _loader(feeding: Feeding, model: nn.Module, step: int) -> tuple[Any, Any, int]:
+    """As `Feeding.loader`; and the model leaves out as many patches as it should from this step on."""
+    if isinstance(model, ViT):
+        asked = feeding.patch_drop(step)
+        model.set_patch_drop(model.config.patch_drop if asked is None else asked)
+    return feeding.loader(step)
 
 
 def make_trainer(
@@ -68,7 +78,7 @@ def make_trainer(
         optimiser=make_optimiser(groups, recipe.optimiser),
         objective=plan.objective,
         schedule=make_schedule(recipe.schedule, total, steps),
-        make_loader=feeding.loader,
+        make_loader=partial(_loader, feeding, model),
         total_steps=total,
         steps_per_epoch=steps,
         world=world,

@@ -140,9 +140,15 @@ class Feeding:
         """How pictures are at this step, and until which."""
         for stage in sorted(self.recipe.stages, key=lambda stage: stage.until):
             if step < round(stage.until * self.total_steps):
-                size = (stage.img_size, stage.img_size)
+                size = self.preprocessing.size if stage.img_size is None else (stage.img_size, stage.img_size)
                 return replace(self.preprocessing, size=size), round(stage.until * self.total_steps)
         return self.preprocessing, self.total_steps
+
+    def patch_drop(self, step: int) -> float | None:
+        """The part of the patches that this step leaves out; None: what the architecture says."""
+        stages = sorted(self.recipe.stages, key=lambda stage: stage.until)
+        now = [stage for stage in stages if step < round(stage.until * self.total_steps)]
+        return now[0].patch_drop if now else None
 
     def loader(self, step: int) -> tuple[TrainingLoader | ResidentLoader, Preprocessing, int]:
         """The loader for this step, its preprocessing, and the step from which on there is another."""

@@ -77,6 +77,8 @@ class Trainer:
             self.save()  # there is always something to go back to
         while self.progress.step < self.total_steps and not self._is_enough():
             loader, preprocessing, until = self.make_loader(self.progress.step)
+            if self.recorded is not None:
+                self.recorded.forget()
             shift = self.progress.skipped_data
             self.watch.begin()
             for batch in loader.batches(self.progress.step + shift, until + shift):

@@ -103,10 +103,12 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Stage:
-    """Progressive resolution: until this part of the steps, pictures are of this size."""
+    """Until this part of the steps, pictures are of this size (progressive resolution), or so many of their patches are
+    left out."""
 
     until: float
-    img_size: int
+    img_size: int | None = None  # None: the recipe's
+    patch_drop: float | None = None  # None: the architecture's
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,11 @@ class Recipe:
         _check(self)
 
 
+def leaves_patches_out(recipe: Recipe) -> bool:
+    """Whether any step does."""
+    return bool(recipe.architecture.get("patch_drop")) or any(stage.patch_drop for stage in recipe.stages)
+
+
 def _check(recipe: Recipe) -> None:
     """What no type says."""
     wrong = [
@@ -176,6 +183,18 @@ def _check(recipe: Recipe) -> None:
         (not 0 <= recipe.schedule.cooldown <= 1, "schedule.cooldown must be from 0 to 1"),
         (sum(getattr(recipe, name) is not None for name in METHODS) > 1, f"choose one of {', '.join(METHODS)}"),
         (any(not 0 < stage.until <= 1 for stage in recipe.stages), "stages: until must be above 0 and at most 1"),
+        (
+            any(stage.img_size is None and stage.patch_drop is None for stage in recipe.stages),
+            "a stage without img_size and patch_drop changes nothing",
+        ),
+        (
+            any(not 0 <= (stage.patch_drop or 0) < 1 for stage in recipe.stages),
+            "stages: patch_drop must be from 0 to below 1",
+        ),
+        (
+            recipe.method is not None and leaves_patches_out(recipe),
+            "patch_drop is for training with labels: learning without them has its own ways to leave patches out",
+        ),
     ]
     for is_so, words in wrong:
         if is_so:

@@ -65,6 +65,11 @@ class RecordedSteps:
         torch._foreach_copy_(places, tensors)
         tape.replay()
 
+    def forget(self) -> None:
+        """From here on the step is another one."""
+        self._rehearsed.clear()
+        self._recorded.clear()
+
     def is_ready(self) -> bool:
         """Whether anything has been recorded yet."""
         return bool(self._recorded)

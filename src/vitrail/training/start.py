@@ -43,6 +43,13 @@ class Start:
 
 def start_model(recipe: Recipe, classes: Sequence[str], start: Start) -> tuple[Classifier, str]:
     """A classifier for these classes, and a line that says where its weights are from."""
+    classifier, words = _started(recipe, classes, start)
+    if any(stage.patch_drop for stage in recipe.stages) and not isinstance(classifier.model, ViT):
+        raise ConfigError("stages: patch_drop is for Vision Transformers: a ResNet has no patches to leave out")
+    return classifier, words
+
+
+def _started(recipe: Recipe, classes: Sequence[str], start: Start) -> tuple[Classifier, str]:
     if start.model is not None:
         return _given(recipe, classes, start.model)
     config = configured(recipe, classes)
@@ -62,7 +69,7 @@ def configured(recipe: Recipe, classes: Sequence[str]) -> ViTConfig | ResNetConf
     changes: dict[str, Any] = {**recipe.architecture, "num_classes": len(classes)}
     if recipe.img_size is not None:
         changes["img_size"] = recipe.img_size
-    if recipe.stages:
+    if _has_sizes(recipe):
         changes["dynamic_img_size"] = True
     return configure(recipe.model, **changes)
 
@@ -124,7 +131,7 @@ def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> t
         fresh = create(config.replace(**known))
         fresh.load_state_dict(model.state_dict())
         model = fresh
-    if recipe.stages and isinstance(config, ViTConfig):
+    if _has_sizes(recipe) and isinstance(config, ViTConfig):
         model.config = model.config.replace(dynamic_img_size=True)
     same = list(classifier.classes) == list(classes)
     if not same:
@@ -134,6 +141,10 @@ def _given(recipe: Recipe, classes: Sequence[str], start: str | Classifier) -> t
     return Classifier(model, _pixels(recipe, pixels), classes), f"{name}, {words}"
 
 
+def _has_sizes(recipe: Recipe) -> bool:
+    return any(stage.img_size is not None for stage in recipe.stages)
+
+
 def _is_so(config: ViTConfig | ResNetConfig, name: str, value: Any) -> bool:
     try:
         return config.replace(**{name: value}) == config
@@ -141,7 +152,7 @@ def _is_so(config: ViTConfig | ResNetConfig, name: str, value: Any) -> bool:
         return False
 
 
-NOISE = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path")  # what holds no weights
+NOISE = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path", "patch_drop")  # what holds no weights
 
 
 def _pixels(recipe: Recipe, pixels: Preprocessing) -> Preprocessing:

@@ -229,7 +229,8 @@ def _infer_resnet(state: State, hub: Mapping[str, Any], known: Mapping[str, Any]
 
 def _noise(args: Mapping[str, Any]) -> dict[str, Any]:
     ours = {"proj_drop_rate": "dropout", "attn_drop_rate": "attn_dropout", "pos_drop_rate": "embed_dropout"}
-    ours |= {"drop_rate": "head_dropout", "drop_path_rate": "drop_path", "dynamic_img_size": "dynamic_img_size"}
+    ours |= {"drop_rate": "head_dropout", "drop_path_rate": "drop_path", "patch_drop_rate": "patch_drop"}
+    ours |= {"dynamic_img_size": "dynamic_img_size"}
     return {ours[name]: value for name, value in args.items() if name in ours}
 
 

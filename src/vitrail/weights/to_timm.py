@@ -20,7 +20,8 @@ HYBRIDS = {
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
 # fields that change nothing once a model is trained
-IRRELEVANT = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path", "init", "zero_head", "head_bias")
+NOISE = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path", "patch_drop")
+IRRELEVANT = (*NOISE, "init", "zero_head", "head_bias")
 
 
 class Form(NamedTuple):
