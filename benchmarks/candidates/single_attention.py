@@ -5,7 +5,8 @@
 The usual kernels pass by the keys step by step, and for one picture have too few programs for a GPU. Here a program has
 few queries and all keys: it reads, multiplies, and is done. A compiler starts the kernel by itself, for which there
 must be no descriptors. Kernels are timed as 12 in a row played from a CUDA graph, beside torch's attention on the same
-packed projections; models compiled with CUDA graphs, with and without it.
+packed projections; models compiled with CUDA graphs, with and without it. For many pictures the same kernel with more
+queries stands beside the one for training.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from torch.nn import functional as F
 
 import vitrail
 from vitrail.model.attention import Attention
+from vitrail.model.kernels.mid_attention import mid_attention
 
 VARIANTS = ((16, 8), (16, 4), (32, 8), (32, 4), (64, 4))  # queries of a program, and its warps
+MANY = ((64, 4), (64, 8), (128, 8))
 ROWS, WARPS = VARIANTS[0]
 HEADS = {"vit_ti16": 3, "vit_s16": 6, "vit_b16": 12}
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
@@ -153,6 +156,13 @@ def main() -> None:
                 row[f"{ROWS} rows, {WARPS} warps"] = round(spent, 2)
                 row["error"] = max(row.get("error", 0.0), error(qkv, heads, 197), error(qkv, heads, 1))
             print(json.dumps(row), flush=True)
+    qkv = torch.randn(256, 197, 3 * 12 * 64, device="cuda", dtype=torch.bfloat16)
+    row = {"model": "vit_b16", "batch": 256, "torch": round(microseconds(lambda: torchs(qkv, 12, 0.125, 197), 4), 2)}
+    row["training's"] = round(microseconds(lambda: mid_attention(qkv, 12, 0.125), 4), 2)
+    for ROWS, WARPS in MANY:
+        spent = microseconds(lambda: single_attention(qkv, 12, 0.125, 197), 4)
+        row[f"{ROWS} rows, {WARPS} warps"] = round(spent, 2)
+    print(json.dumps(row), flush=True)
     ROWS, WARPS = VARIANTS[0]
     usual = Attention.forward
     for name in HEADS:
