@@ -5,6 +5,7 @@ import torch
 
 import vitrail
 from vitrail.errors import ConfigError
+from vitrail.model.patches import some_patches
 
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5}
 FORMS = [
@@ -42,8 +43,7 @@ def test_it_keeps_as_many_as_timm_does():
     drop = pytest.importorskip("timm.layers").PatchDropout
     for rate in (0.1, 0.25, 0.5, 0.75, 0.9, 0.99):
         theirs = drop(rate, num_prefix_tokens=0).train()(torch.zeros(2, 64, 1))
-        model = made(patch_size=4, patch_drop=rate)
-        keep = model._some_patches(torch.zeros(2, 3, 32, 32))
+        keep = some_patches(torch.zeros(2, 3, 32, 32), made(patch_size=4).config, round(1000 * rate))
         assert keep.shape == theirs.shape[:2]
         assert all(len(set(row)) == len(row) for row in keep.tolist())
 
@@ -51,7 +51,7 @@ def test_it_keeps_as_many_as_timm_does():
 def test_every_patch_is_left_out_as_often():
     """4,000 draws of 12 of 16: five standard deviations."""
     torch.manual_seed(0)
-    keep = made(patch_drop=0.25)._some_patches(torch.zeros(4000, 3, 1, 1).expand(4000, 3, 32, 32))
+    keep = some_patches(torch.zeros(1, 1, 1, 1).expand(4000, 3, 32, 32), made().config, 250)
     counts = keep.flatten().bincount(minlength=16)
     assert (counts - 3000).abs().max() < 5 * (4000 * 0.75 * 0.25) ** 0.5
     assert len({tuple(sorted(row)) for row in keep.tolist()}) > 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -63,3 +64,21 @@ class PatchEmbed(nn.Module):
             return F.unfold(x, (p, q), stride=(s, t)).transpose(1, 2), (h, w)
         x = x.reshape(batch, chans, h, p, w, q).permute(0, 2, 4, 1, 3, 5)
         return x.reshape(batch, h * w, chans * p * q), (h, w)
+
+
+def some_patches(pictures: Tensor, config: ViTConfig, left_out: int) -> Tensor:
+    """Indices of patches, others for each picture, of which so many thousandths are left out: (batch, kept)."""
+    rows, columns = config.grid_of((pictures.shape[-2], pictures.shape[-1]))
+    kept = max(1, rows * columns * (1000 - left_out) // 1000)
+    return torch.rand(pictures.shape[0], rows * columns, device=pictures.device).topk(kept).indices
+
+
+def kept_tokens(keep: Tensor, prefix: int) -> Tensor:
+    """Indices among all tokens, the prefix included, of what goes through the encoder."""
+    first = torch.arange(prefix, device=keep.device).expand(len(keep), -1)
+    return torch.cat([first, keep + prefix], dim=1)
+
+
+def kept_mask(mask: Tensor | None, keep: Tensor | None) -> Tensor | None:
+    """Which of the patches that go through the encoder are seen."""
+    return mask if mask is None or keep is None else mask.flatten(1).gather(1, keep)

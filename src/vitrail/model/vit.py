@@ -19,7 +19,7 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.fields import Pair, pair
 from vitrail.model.initialise import initialise, initialise_head
 from vitrail.model.layers import check_pictures, exchange, make_dropout, make_norm
-from vitrail.model.patches import PatchEmbed
+from vitrail.model.patches import PatchEmbed, kept_mask, kept_tokens, some_patches
 from vitrail.model.positions import (
     Resampling,
     fixed_table,
@@ -123,22 +123,16 @@ class ViT(nn.Module):
         watch: block → what is shown its attention, beside the fused kernel; pooling by attention is block `depth`.
         """
         if self.training and self._thousandths and mask is None and keep is None:
-            keep = self._some_patches(pictures)
+            keep = some_patches(pictures, self.config, self._thousandths)
         tokens = self._encode(pictures, mask, keep, only_read=True, watch=watch)[0]
         if heads:
             return torch.stack(self.forward_heads(tokens))
-        return self.forward_head(tokens, self._kept(mask, keep), (watch or {}).get(self.config.depth))
+        return self.forward_head(tokens, kept_mask(mask, keep), (watch or {}).get(self.config.depth))
 
     def set_patch_drop(self, rate: float) -> None:
         """The part of the patches that `forward` leaves out in training from now on, others for each picture: what is
         learned is a little less, and quicker."""
         self._thousandths = round(1000 * rate)  # a whole number, which a compiler takes as it is
-
-    def _some_patches(self, pictures: Tensor) -> Tensor:
-        """Indices of those that are not left out, (batch, kept)."""
-        rows, columns = self.config.grid_of((pictures.shape[-2], pictures.shape[-1]))
-        kept = max(1, rows * columns * (1000 - self._thousandths) // 1000)
-        return torch.rand(pictures.shape[0], rows * columns, device=pictures.device).topk(kept).indices
 
     def forward_features(
         self, pictures: Tensor, *, mask: Tensor | None = None, keep: Tensor | None = None, change: Change = None
@@ -176,7 +170,7 @@ class ViT(nn.Module):
         if maps:
             patches = {i: x[:, self.config.num_prefix :] for i, x in tokens.items()}
             tokens = {i: x.transpose(1, 2).reshape(len(x), -1, *grid) for i, x in patches.items()}
-        return Intermediates(self.forward_head(features, self._kept(mask, keep)), tokens, weights)
+        return Intermediates(self.forward_head(features, kept_mask(mask, keep)), tokens, weights)
 
     def forward_head(self, tokens: Tensor, mask: Tensor | None = None, watch: Watch | None = None) -> Tensor:
         """Logits from the tokens of `forward_features`; `mask` says which of their patches are seen."""
@@ -223,7 +217,7 @@ class ViT(nn.Module):
         turn, offsets = self._turn(grid, keep, x.device), self._offsets(grid, keep, x.device)
         if mask is not None and (mask.dtype != torch.bool or mask.flatten(1).shape[1] != grid[0] * grid[1]):
             raise ConfigError(f"mask must be true or false for each of {grid[0]} x {grid[1]} patches")
-        seen = self._kept(mask, keep)
+        seen = kept_mask(mask, keep)
         if seen is not None:
             seen = F.pad(seen.flatten(1), (config.num_prefix, 0), value=True)[:, None, None]
         only_read = only_read and config.pool == "token" and not config.levels
@@ -289,7 +283,7 @@ class ViT(nn.Module):
         if not config.rope:
             return None
         turn = rotations(grid, config.key_dim, config.rope_theta, config.num_prefix, device)
-        return turn[:, None, None] if keep is None else turn[:, self._kept_tokens(keep)][:, :, None]
+        return turn[:, None, None] if keep is None else turn[:, kept_tokens(keep, config.num_prefix)][:, :, None]
 
     def _offsets(self, grid: Pair, keep: Tensor | None, device: torch.device) -> Tensor | None:
         """Rows of the relative bias tables: (1 or batch, tokens, tokens)."""
@@ -300,18 +294,8 @@ class ViT(nn.Module):
         index = relative_index(grid, self.config.num_prefix > 0, self.config.num_prefix, device)
         if keep is None:
             return index[None]
-        kept = self._kept_tokens(keep)
+        kept = kept_tokens(keep, self.config.num_prefix)
         return index[kept[:, :, None], kept[:, None, :]]
-
-    def _kept_tokens(self, keep: Tensor) -> Tensor:
-        """Indices among all tokens, the prefix included, of what goes through the encoder."""
-        n = self.config.num_prefix
-        prefix = torch.arange(n, device=keep.device).expand(len(keep), -1)
-        return torch.cat([prefix, keep + n], dim=1)
-
-    @staticmethod
-    def _kept(mask: Tensor | None, keep: Tensor | None) -> Tensor | None:
-        return mask if mask is None or keep is None else mask.flatten(1).gather(1, keep)
 
     def block_numbers(self, layers: int | Sequence[int] | Literal["all"]) -> list[int]:
         """The blocks that are meant, from 0, in order; one that does not exist is an error."""
