@@ -1,49 +1,31 @@
 """A candidate: attention's way back over up to 256 tokens in one kernel instead of two.
 
-    python benchmarks/candidates/merged_attention.py            # one GPU: errors, microseconds, whole steps
+    python benchmarks/candidates/merged_attention.py            # one GPU: errors, microseconds
 
 The kernels there are hold queries and pass by keys, and hold keys and pass by queries: products and exponentials are
 computed twice. Here a program of 16 warps holds all keys of a head, passes by its queries, and writes their gradients
 as it goes: five products instead of seven, one exponential instead of two; but a multiprocessor has one program.
-Kernels are timed as 4 in a row played from a CUDA graph, beside those there are; steps are forward, cross-entropy,
-backward and AdamW, compiled and recorded.
+Kernels are timed as 4 in a row played from a CUDA graph, beside those there are.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import statistics
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from playing import microseconds
 from torch import Tensor
-from torch.nn import functional as F
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-import vitrail
-from vitrail.model.kernels import mid_attention as ours
-from vitrail.model.kernels import packed_attention
-from vitrail.training.precision import Precision
+from vitrail.model.kernels.mid_attention import _put, _tile, _tiles, mid_attention, mid_attention_backward
 
 CASES = {"B/16": (256, 12), "S/16": (256, 6), "Ti/16": (256, 3), "L/16": (128, 16)}  # pictures, heads
 COLUMNS = 32  # queries at a time
 STAGES = 2
 WIDTH = 64
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def _tile(descriptor, batch, row, column, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    return descriptor.load([batch, row, column]).reshape(ROWS, WIDTH)
-
-
-@triton.jit
-def _put(descriptor, batch, row, column, tile, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    descriptor.store([batch, row, column], tile.to(descriptor.dtype).reshape(1, ROWS, WIDTH))
 
 
 @triton.jit
@@ -103,23 +85,14 @@ def _back(  # type: ignore[no-untyped-def]
     tl.store(largest + tl.num_programs(0) + one, tl.max(most))
 
 
-def _tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor:
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, rows, width])
-
-
-def _empty(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    sums = qkv.new_empty(qkv.shape[0], qkv.shape[2], dtype=torch.float32)
-    return torch.empty_like(qkv), sums, qkv.new_empty(2, qkv.shape[0] * heads, dtype=torch.float32)
-
-
-@torch.library.custom_op("candidates::merged_backward", mutates_args=())
 def merged_backward(
     gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `mid_attention_backward`, up to 256 tokens."""
     batch, tokens, inner = out.shape
     width = inner // heads
-    result, sums, largest = _empty(qkv, heads)
+    result, sums = torch.empty_like(qkv), qkv.new_empty(batch, 3 * inner, dtype=torch.float32)
+    largest = qkv.new_empty(2, batch * heads, dtype=torch.float32)
     everything = max(64, triton.next_power_of_2(tokens))
     warps = everything // 16
     pairs = lse.new_empty(batch * heads * everything, 2)
@@ -129,13 +102,6 @@ def merged_backward(
     sizes |= {"TIMES": max(1, 32 * warps // (2 * COLUMNS)), "num_warps": warps, "num_stages": STAGES}
     _back[(batch * heads,)](*given, *taken, tokens, heads, scale, **sizes)
     return result, sums, largest
-
-
-@merged_backward.register_fake
-def _(
-    gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(qkv, heads)
 
 
 def errors(batch: int, tokens: int, heads: int, kind: torch.dtype, device: str) -> dict[str, float]:
@@ -159,57 +125,8 @@ def errors(batch: int, tokens: int, heads: int, kind: torch.dtype, device: str) 
     }
 
 
-def played(call: Callable[[], Any], times: int) -> float:
-    """Milliseconds of one of some in a row, played from a CUDA graph: the median of 20."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(times):
-            call()
-    found = []
-    for _ in range(24):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        first.record()  # type: ignore[no-untyped-call]
-        graph.replay()
-        last.record()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        found.append(first.elapsed_time(last) / times)  # type: ignore[no-untyped-call]
-    return statistics.median(found[4:])
-
-
-def step(name: str, batch: int) -> tuple[float, float]:
-    """Milliseconds of a recorded step, and the loss after some."""
-    torch.compiler.reset()
-    torch.manual_seed(0)
-    model = vitrail.create(name, zero_head=False).cuda().train()
-    precision = Precision("bf16_residual", torch.device("cuda"))
-    precision.prepare(model)
-    run = torch.compile(model, dynamic=False)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, capturable=True)
-    pictures, labels = torch.randn(batch, 3, 224, 224, device="cuda"), torch.arange(batch, device="cuda")
-    kept: dict[str, Tensor] = {}
-
-    def once() -> None:
-        with precision.autocast():
-            loss = F.cross_entropy(run(pictures).float(), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        kept["loss"] = loss.detach()
-
-    return played(once, 1), float(kept["loss"])
-
-
 def main() -> None:
     global STAGES
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", nargs="*", default=["vit_b16:256", "vit_l16:128"], metavar="MODEL:BATCH")
-    options = parser.parse_args()
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
     for tokens in (64, 100, 197, 256):
         found = errors(2, tokens, 3, torch.bfloat16, "cuda")
@@ -217,21 +134,13 @@ def main() -> None:
     for name, (batch, heads) in CASES.items():
         qkv = torch.randn(batch, 197, 3 * heads * WIDTH, device="cuda").bfloat16()
         given = torch.randn(batch, 197, heads * WIDTH, device="cuda").bfloat16()
-        out, lse = ours.mid_attention(qkv, heads, 0.125)
+        out, lse = mid_attention(qkv, heads, 0.125)
         rest = given, qkv, out, lse, heads, 0.125
-        row = {"case": name, "two": played(lambda rest=rest: ours.mid_attention_backward(*rest), 4)}
+        row: dict[str, Any] = {"case": name}
+        row["two"] = microseconds(lambda rest=rest: mid_attention_backward(*rest), 4)
         for STAGES in (3, 2, 1):
-            row[f"one, {STAGES} stages"] = played(lambda rest=rest: merged_backward(*rest), 4)
-        print(json.dumps({key: round(one, 4) if key != "case" else one for key, one in row.items()}), flush=True)
-    STAGES = 2
-    usual = packed_attention.mid_attention_backward
-    for asked in options.steps:
-        name, _, batch = asked.partition(":")
-        packed_attention.mid_attention_backward = usual
-        two = step(name, int(batch))
-        packed_attention.mid_attention_backward = merged_backward
-        one = step(name, int(batch))
-        print(json.dumps({"step": name, "batch": int(batch), "two": two, "one": one}), flush=True)
+            row[f"one, {STAGES} stages"] = microseconds(lambda rest=rest: merged_backward(*rest), 4)
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

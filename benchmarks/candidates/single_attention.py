@@ -15,12 +15,12 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from playing import microseconds
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -96,27 +96,6 @@ def error(qkv: Tensor, heads: int, read: int) -> float:
     return float((single_attention(qkv, heads, scale, read) - right).abs().max() / right.abs().max())
 
 
-def microseconds(call: Callable[[], Any], times: int = 12) -> float:
-    """Of one of some in a row, played from a CUDA graph: the median of 50."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(times):
-            call()
-    found = []
-    for _ in range(60):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        first.record()  # type: ignore[no-untyped-call]
-        graph.replay()
-        last.record()  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        found.append(1000 * first.elapsed_time(last) / times)  # type: ignore[no-untyped-call]
-    return statistics.median(found[10:])
-
-
 def attend(self: Attention, x: Tensor, *given: Any, read: int | None = None, **options: Any) -> Tensor:
     """In place of `Attention.forward`, for plain models."""
     mixed = single_attention(self.qkv(x), self.num_heads, self.factor, read or x.shape[1])
@@ -150,18 +129,17 @@ def main() -> None:
         for batch in (1, 4):
             qkv = torch.randn(batch, 197, 3 * heads * 64, device="cuda", dtype=torch.bfloat16)
             row: dict[str, Any] = {"model": name, "batch": batch}
-            row["torch"] = round(microseconds(lambda qkv=qkv, heads=heads: torchs(qkv, heads, 0.125, 197)), 2)
+            row["torch"] = microseconds(lambda qkv=qkv, heads=heads: torchs(qkv, heads, 0.125, 197))
             for ROWS, WARPS in VARIANTS:
                 spent = microseconds(lambda qkv=qkv, heads=heads: single_attention(qkv, heads, 0.125, 197))
-                row[f"{ROWS} rows, {WARPS} warps"] = round(spent, 2)
+                row[f"{ROWS} rows, {WARPS} warps"] = spent
                 row["error"] = max(row.get("error", 0.0), error(qkv, heads, 197), error(qkv, heads, 1))
             print(json.dumps(row), flush=True)
     qkv = torch.randn(256, 197, 3 * 12 * 64, device="cuda", dtype=torch.bfloat16)
-    row = {"model": "vit_b16", "batch": 256, "torch": round(microseconds(lambda: torchs(qkv, 12, 0.125, 197), 4), 2)}
-    row["training's"] = round(microseconds(lambda: mid_attention(qkv, 12, 0.125), 4), 2)
+    row = {"model": "vit_b16", "batch": 256, "torch": microseconds(lambda: torchs(qkv, 12, 0.125, 197), 4)}
+    row["training's"] = microseconds(lambda: mid_attention(qkv, 12, 0.125), 4)
     for ROWS, WARPS in MANY:
-        spent = microseconds(lambda: single_attention(qkv, 12, 0.125, 197), 4)
-        row[f"{ROWS} rows, {WARPS} warps"] = round(spent, 2)
+        row[f"{ROWS} rows, {WARPS} warps"] = microseconds(lambda: single_attention(qkv, 12, 0.125, 197), 4)
     print(json.dumps(row), flush=True)
     ROWS, WARPS = VARIANTS[0]
     usual = Attention.forward

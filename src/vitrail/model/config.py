@@ -12,6 +12,8 @@ from vitrail.model.fields import JsonFields, Pair, fraction, number, pair, posit
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu"]
 Positions = Literal["learned", "learned_2d", "sincos_1d", "sincos_2d", "none"]
 Pool = Literal["token", "mean", "map", "token_mean"]
+RATES = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "patch_drop")
+NOISE = (*RATES, "drop_path")  # in training; it holds no weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,7 @@ class ViTConfig(JsonFields):
             raise ConfigError(f"SwiGLU halves the MLP's width, which is {self.mlp_dim} here: change mlp_ratio")
         if self.attn_scale is not None:
             positive(self, "attn_scale")
-        for name in ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "patch_drop"):
+        for name in RATES:
             fraction(name, getattr(self, name))
         for rate in self.drop_path if isinstance(self.drop_path, tuple) else (self.drop_path,):
             fraction("drop_path", rate)

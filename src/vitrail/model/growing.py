@@ -12,13 +12,13 @@ import dataclasses
 import torch
 
 from vitrail.errors import ConfigError
-from vitrail.model.config import ViTConfig
+from vitrail.model.config import NOISE, ViTConfig
 from vitrail.model.vit import ViT
 
 OUTPUTS = ("attn.proj.weight", "attn.proj.bias", "mlp.fc2.weight", "mlp.fc2.bias")
 HEADS = ("head.", "head_dist.")
 # what may differ beside the depth: noise, and how weights begin that are not taken over
-FREE = {"dynamic_img_size", "dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path", "patch_drop"}
+FREE = {"dynamic_img_size", *NOISE}
 FREE |= {"depth", "levels", "num_classes", "layer_scale", "init", "zero_head", "head_bias"}
 
 

@@ -12,15 +12,13 @@ from torch.nn import functional as F
 
 from vitrail.data.batch import Batch
 from vitrail.errors import ConfigError
-from vitrail.model.config import ViTConfig
+from vitrail.model.config import NOISE, ViTConfig
 from vitrail.model.vit import ViT
 from vitrail.pictures import Preprocessing
 from vitrail.training.methods import Dino
 from vitrail.training.objective import Objective
 from vitrail.training.parallel import World
 from vitrail.training.skipping import local
-
-NO_NOISE: dict[str, Any] = dict.fromkeys(("dropout", "attn_dropout", "embed_dropout", "drop_path"), 0.0)
 
 
 class Head(nn.Module):
@@ -73,7 +71,7 @@ class SelfDistillation(Pupil):
         config = config.replace(dynamic_img_size=True)
         config.grid_of((settings.local_size, settings.local_size))
         super().__init__(config, settings)
-        self.teacher = Pupil(config.replace(**NO_NOISE), settings)
+        self.teacher = Pupil(config.replace(**dict.fromkeys(NOISE, 0.0)), settings)
         self.teacher.load_state_dict({name: t for name, t in self.state_dict().items() if "teacher." not in name})
         self.teacher.requires_grad_(False)
         self.register_buffer("centre", torch.zeros(settings.out_dim))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vitrail.data.augmentation.draws import Stream
 from vitrail.data.batch import Batch
 from vitrail.model.block import Block
-from vitrail.model.config import ViTConfig
+from vitrail.model.config import NOISE, ViTConfig
 from vitrail.model.fields import Pair
 from vitrail.model.layers import make_norm
 from vitrail.model.vit import ViT
@@ -107,8 +107,8 @@ def decoder_config(config: ViTConfig, settings: Mae) -> ViTConfig:
     changed: ViTConfig = config.replace(
         embed_dim=settings.decoder_dim, depth=settings.decoder_depth, num_heads=settings.decoder_heads, head_dim=None,
         mlp="plain", mlp_ratio=4.0, rope=False, relative_bias=False, attn_scale=None, layer_scale=None,
-        positions="none", prefix_positions="none", dropout=0.0, attn_dropout=0.0, embed_dropout=0.0, drop_path=0.0,
-        init="identity" if config.init == "local" else config.init,
+        positions="none", prefix_positions="none", init="identity" if config.init == "local" else config.init,
+        **dict.fromkeys(NOISE, 0.0),
     )  # fmt: skip
     return changed
 

@@ -22,7 +22,7 @@ from vitrail.data.views import View
 from vitrail.errors import DataError
 from vitrail.pictures import Preprocessing
 from vitrail.training.parallel import World
-from vitrail.training.recipe import Recipe
+from vitrail.training.recipe import Recipe, Stage
 from vitrail.training.schedules import warmup_of
 
 PART_OF_MEMORY = 0.3  # of the device's, that pixels may take
@@ -138,17 +138,17 @@ class Feeding:
 
     def stage(self, step: int) -> tuple[Preprocessing, int]:
         """How pictures are at this step, and until which."""
-        for stage in sorted(self.recipe.stages, key=lambda stage: stage.until):
-            if step < round(stage.until * self.total_steps):
-                size = self.preprocessing.size if stage.img_size is None else (stage.img_size, stage.img_size)
-                return replace(self.preprocessing, size=size), round(stage.until * self.total_steps)
-        return self.preprocessing, self.total_steps
+        now = self._now(step)
+        size = self.preprocessing.size if now.img_size is None else (now.img_size, now.img_size)
+        return replace(self.preprocessing, size=size), round(now.until * self.total_steps)
 
     def patch_drop(self, step: int) -> float | None:
         """The part of the patches that this step leaves out; None: what the architecture says."""
+        return self._now(step).patch_drop
+
+    def _now(self, step: int) -> Stage:
         stages = sorted(self.recipe.stages, key=lambda stage: stage.until)
-        now = [stage for stage in stages if step < round(stage.until * self.total_steps)]
-        return now[0].patch_drop if now else None
+        return next((stage for stage in stages if step < round(stage.until * self.total_steps)), Stage(until=1.0))
 
     def loader(self, step: int) -> tuple[TrainingLoader | ResidentLoader, Preprocessing, int]:
         """The loader for this step, its preprocessing, and the step from which on there is another."""

@@ -185,7 +185,7 @@ def _check(recipe: Recipe) -> None:
         (any(not 0 < stage.until <= 1 for stage in recipe.stages), "stages: until must be above 0 and at most 1"),
         (
             any(stage.img_size is None and stage.patch_drop is None for stage in recipe.stages),
-            "a stage without img_size and patch_drop changes nothing",
+            "a stage must have img_size or patch_drop: this one changes nothing",
         ),
         (
             any(not 0 <= (stage.patch_drop or 0) < 1 for stage in recipe.stages),
@@ -193,7 +193,7 @@ def _check(recipe: Recipe) -> None:
         ),
         (
             recipe.method is not None and leaves_patches_out(recipe),
-            "patch_drop is for training with labels: learning without them has its own ways to leave patches out",
+            "patch_drop must be 0 where there are no labels: those methods have their own ways to leave patches out",
         ),
     ]
     for is_so, words in wrong:

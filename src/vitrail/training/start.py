@@ -15,7 +15,7 @@ import torch
 
 from vitrail.classifier import Classifier, default_preprocessing
 from vitrail.errors import ConfigError, VitrailError
-from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.config import NOISE, ResNetConfig, ViTConfig
 from vitrail.model.growing import grow
 from vitrail.model.vit import ViT
 from vitrail.model.zoo import configure, create
@@ -150,9 +150,6 @@ def _is_so(config: ViTConfig | ResNetConfig, name: str, value: Any) -> bool:
         return config.replace(**{name: value}) == config
     except ConfigError:  # it would not even be a model
         return False
-
-
-NOISE = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path", "patch_drop")  # what holds no weights
 
 
 def _pixels(recipe: Recipe, pixels: Preprocessing) -> Preprocessing:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from vitrail.errors import VitrailError, WeightsError
-from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.config import NOISE, ResNetConfig, ViTConfig
 from vitrail.model.fields import Pair
 from vitrail.model.zoo import zoo
 from vitrail.pictures import Preprocessing
@@ -20,7 +20,6 @@ HYBRIDS = {
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
 # fields that change nothing once a model is trained
-NOISE = ("dropout", "attn_dropout", "embed_dropout", "head_dropout", "drop_path", "patch_drop")
 IRRELEVANT = (*NOISE, "init", "zero_head", "head_bias")
 
 
