@@ -48,7 +48,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"model": "vit_s16", "modes": ["infer"], "batch_sizes": [512], "precisions": ["bf16"], **TIMM},
         *(
             {"model": name, "modes": ["infer"], "batch_sizes": [1], "precisions": ["bf16"], **TIMM,
-             "ways": ["graphs", "tuned"]}
+             "ways": ["graphs"]}
             for name in ("vit_ti16", "vit_s16", "vit_b16")
         ),
     ],

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from vitrail.model.config import ViTConfig
 from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
 from vitrail.model.fp8_training import linear, linear_as_ever, reach_after, trains_in_eight_bits
-from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS
+from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS, SINGLE, SINGLE_HEADS
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
 
@@ -80,6 +80,10 @@ class Attention(nn.Module):
         if mask is None and read is None and watch is None and self._has_kernel(x, turn):
             return self.proj_drop(linear(self.proj, self._packed(x, turn, reach), self._largest_value(reach)))
         qkv = linear(self.qkv, x, reach) if read is None else linear_as_ever(self.qkv, x)
+        if mask is None and watch is None and self._is_single(qkv, turn):
+            from vitrail.model.kernels.single_attention import single_attention
+
+            return self.proj(single_attention(qkv, self.num_heads, self.factor, read or tokens))
         # unbinding before the transpose lets the backward pass gather the three gradients in one copy
         q, k, v = qkv.view(batch, tokens, 3, self.num_heads, self.head_dim).unbind(2)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (batch, heads, tokens, head_dim)
@@ -128,6 +132,19 @@ class Attention(nn.Module):
             return self.head_dim in SHORT_WIDTHS and isinstance(self.q_norm, (nn.Identity, nn.RMSNorm))
         plain = turn is None and isinstance(self.q_norm, nn.Identity) and kernel_type(x) is not None
         return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_hopper()
+
+    def _is_single(self, qkv: Tensor, turn: Tensor | None) -> bool:
+        """Whether one picture or a few are answered by a compiled model, which starts our kernel for them itself."""
+        if (
+            self.training
+            or torch.is_grad_enabled()
+            or not torch.compiler.is_compiling()
+            or torch.compiler.is_exporting()
+        ):
+            return False
+        plain = turn is None and self.rel_pos is None and isinstance(self.q_norm, nn.Identity) and self.factor > 0
+        few = qkv.shape[1] <= SINGLE and len(qkv) * self.num_heads <= SINGLE_HEADS
+        return plain and few and self.head_dim in MID_WIDTHS and half_on_gpu(qkv) == qkv.dtype
 
     def _is_by_products(self, values: Tensor) -> bool:
         """Whether plain products train faster: torch's fused kernel for CPUs is slow in bfloat16 on its way back."""
