@@ -51,17 +51,19 @@ def test_the_kernel_rounds_the_definition(shape, dtype):
     torch.testing.assert_close(gelu(x).double(), wanted, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-6)
 
 
-def in_eight_bits(shape, dtype, device):
+def in_eight_bits(shape, dtype, device, scaled=False):
     """The part of results that are e4m3's nearest to the tanh form's, the largest distance of others in steps of e4m3,
     and how far off GELU itself they are beyond half a step. Powers of two are left out: Triton's interpreter makes half
-    of what is to be rounded up to one."""
+    of what is to be rounded up to one; and it does not round what is smaller than e4m3's smallest normal number."""
     from vitrail.model.kernels.gelu import gelu_in_eight_bits
 
-    x, scale = numbers(shape, dtype, device), torch.tensor(0.02, device=device)
-    found = gelu_in_eight_bits(x, scale).double().cpu()
-    x = x.double().cpu()
+    scale, hidden_scale = torch.tensor(0.02, device=device), torch.tensor(0.25, device=device)
+    x = numbers(shape, torch.float32, device)
+    x = (x / hidden_scale if scaled else x).to(dtype)
+    found = gelu_in_eight_bits(x, scale, hidden_scale if scaled else None).double().cpu()
+    x = x.double().cpu() * (0.25 if scaled else 1)
     wanted = rounded(nn.functional.gelu(x, approximate="tanh") / 0.02)
-    counted = wanted.frexp().mantissa.abs() != 0.5
+    counted = (wanted.frexp().mantissa.abs() != 0.5) & ((device != "cpu") | (wanted.abs() >= 2.0**-6))
     step = 2.0 ** (wanted.abs().clamp(min=2.0**-6).log2().floor() - 3)
     apart = ((found - wanted).abs() / step)[counted]
     off = ((found - (nn.functional.gelu(x) / 0.02).clamp(max=448)).abs() - step / 2)[counted] * 0.02
@@ -79,16 +81,18 @@ def test_its_steps_in_eight_bits_are_those_of_the_tanh_form():
         "import torch\n"
         "for shape in SHAPES[1:]:\n"
         "    print(*in_eight_bits(shape, torch.float32, 'cpu'))\n"
+        "    print(*in_eight_bits(shape, torch.float8_e4m3fn, 'cpu', scaled=True))\n"
     )
     found = interpreted(script)
-    assert len(found) == 9
-    assert all(is_in_eight_bits(*found[i : i + 3]) for i in (0, 3, 6)), found
+    assert len(found) == 18
+    assert all(is_in_eight_bits(*found[i : i + 3]) for i in range(0, 18, 3)), found
 
 
 @on_gpu
 @pytest.mark.parametrize("shape", SHAPES[1:])
-def test_eight_bits_are_those_of_the_tanh_form(shape):
-    found = in_eight_bits(shape, torch.bfloat16, "cuda")
+@pytest.mark.parametrize(("dtype", "scaled"), [(torch.bfloat16, False), (torch.float8_e4m3fn, True)])
+def test_eight_bits_are_those_of_the_tanh_form(shape, dtype, scaled):
+    found = in_eight_bits(shape, dtype, "cuda", scaled)
     assert is_in_eight_bits(*found), found
 
 
@@ -109,7 +113,9 @@ def test_the_operators_are_what_a_compiler_takes_them_for():
 
     x = numbers((2, 5, 32), torch.bfloat16, "cuda")
     torch.library.opcheck(gelu, (x,))
-    torch.library.opcheck(gelu_in_eight_bits, (x, torch.ones((), device="cuda")))
+    one = torch.ones((), device="cuda")
+    torch.library.opcheck(gelu_in_eight_bits, (x, one))
+    torch.library.opcheck(gelu_in_eight_bits, (x.to(torch.float8_e4m3fn), one, one))
     torch.library.opcheck(linear_gelu, (x, x.new_ones(48, 32), x.new_ones(48)))
 
 

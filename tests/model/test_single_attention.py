@@ -100,12 +100,21 @@ def test_a_compiler_sees_one_operator_in_each_block(monkeypatch):
     assert not any("scaled_dot_product" in str(one) for one in operators)
 
 
-def kinds(model, x, compiling=True, exporting=False, grad=False, **given):
+def test_what_is_exported_has_none_of_it(monkeypatch):
+    monkeypatch.setattr(attention, "half_on_gpu", lambda x: torch.bfloat16)
+    model = vitrail.create("vit_ti16", img_size=64, depth=2, num_classes=10).bfloat16().eval()
+    with torch.no_grad():
+        program = torch.export.export(model, (torch.randn(1, 3, 64, 64, dtype=torch.bfloat16),))
+    targets = [str(node.target) for node in program.graph.nodes]
+    assert sum("scaled_dot_product" in one for one in targets) == 2
+    assert not any("single_attention" in one for one in targets)
+
+
+def kinds(model, x, compiling=True, grad=False, **given):
     """What attention is done by, of a model that believes that it is on a GPU."""
     with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(grad):
         patch.setattr(attention, "half_on_gpu", lambda x: x.dtype)
-        patch.setattr(torch.compiler, "is_compiling", lambda: compiling)
-        patch.setattr(torch.compiler, "is_exporting", lambda: exporting)
+        patch.setattr(torch.compiler, "is_dynamo_compiling", lambda: compiling)
         return model._is_single(model.qkv(x), given.get("turn"))
 
 
@@ -116,7 +125,6 @@ def test_who_is_served_by_it():
     one = torch.randn(1, 197, 192)
     assert kinds(of(), one)
     assert not kinds(of(), one, compiling=False)
-    assert not kinds(of(), one, exporting=True)
     assert not kinds(of(), one, grad=True)
     assert not kinds(of().train(), one)
     assert not kinds(of(qk_norm=True), one)

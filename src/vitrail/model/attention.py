@@ -135,12 +135,7 @@ class Attention(nn.Module):
 
     def _is_single(self, qkv: Tensor, turn: Tensor | None) -> bool:
         """Whether one picture or a few are answered by a compiled model, which starts our kernel for them itself."""
-        if (
-            self.training
-            or torch.is_grad_enabled()
-            or not torch.compiler.is_compiling()
-            or torch.compiler.is_exporting()
-        ):
+        if self.training or torch.is_grad_enabled() or not torch.compiler.is_dynamo_compiling():
             return False
         plain = turn is None and self.rel_pos is None and isinstance(self.q_norm, nn.Identity) and self.factor > 0
         few = qkv.shape[1] <= SINGLE and len(qkv) * self.num_heads <= SINGLE_HEADS

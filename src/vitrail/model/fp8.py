@@ -40,7 +40,7 @@ class Fp8Linear(nn.Module):
         scale = weight.abs().amax().clamp(min=1e-12) / LARGEST
         self.register_buffer("weight", _rounded(weight, scale))
         self.register_buffer("weight_scale", scale)
-        self.register_buffer("input_scale", scale.new_tensor(max(ROOM * largest, 1e-12) / LARGEST))
+        self.register_buffer("input_scale", scale.new_tensor(_step(largest)))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().bfloat16())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,17 +48,48 @@ class Fp8Linear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """Of tokens that are eight bits wide."""
-        tokens = x.flatten(0, -2)
-        scales = {"scale_a": self.input_scale, "scale_b": self.weight_scale}
-        result = torch._scaled_mm(
-            tokens, self.weight.T, **scales, bias=self.bias, out_dtype=torch.bfloat16, use_fast_accum=True
-        )
-        return result.view(*x.shape[:-1], -1)
+        return _product(x, self.weight, self.input_scale, self.weight_scale, self.bias, torch.bfloat16)
+
+
+class Fp8Hidden(Fp8Linear):
+    """The same with a result of eight bits, over `out_scale`: half as much to write, and to read again."""
+
+    out_scale: Tensor
+    product_scale: Tensor
+
+    def __init__(self, linear: nn.Linear, largest: float, largest_result: float) -> None:
+        super().__init__(linear, largest)
+        self.register_buffer("out_scale", self.input_scale.new_tensor(_step(largest_result)))
+        self.register_buffer("product_scale", self.input_scale / self.out_scale)
+        if linear.bias is not None:
+            self.bias = (linear.bias.detach().float() / self.out_scale).bfloat16()
+
+    def product(self, x: Tensor) -> Tensor:
+        rest = x, self.weight, self.product_scale, self.weight_scale, self.bias
+        # a GPU makes the largest number of what is too large; what a CPU makes of it is not said
+        return _product(*rest, KIND) if x.is_cuda else _within(_product(*rest, torch.bfloat16))
+
+
+def _product(
+    x: Tensor, weight: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, kind: torch.dtype
+) -> Tensor:
+    tokens = x.flatten(0, -2)
+    result = torch._scaled_mm(tokens, weight.T, scale, weight_scale, bias, out_dtype=kind, use_fast_accum=True)
+    return result.view(*x.shape[:-1], -1)
+
+
+def _step(largest: float) -> float:
+    """What numbers are taken over, so that twice the largest that was seen still fits."""
+    return max(ROOM * largest, 1e-12) / LARGEST
 
 
 def _rounded(x: Tensor, scale: Tensor) -> Tensor:
     """To eight bits; what is too large becomes the largest number there is."""
-    return (x.float() * (1 / scale)).clamp(-LARGEST, LARGEST).to(KIND)
+    return _within(x.float() * (1 / scale))
+
+
+def _within(x: Tensor) -> Tensor:
+    return x.clamp(-LARGEST, LARGEST).to(KIND)
 
 
 class Fp8Attention(Attention):
@@ -98,20 +129,20 @@ class Fp8Attention(Attention):
 
 
 class Fp8Mlp(nn.Module):
-    """Two such maps with GELU between, which hands on eight bits: on a GPU in its tanh form, which differs less than
-    they do."""
+    """Two such maps with GELU between, which is handed and hands on eight bits: on a GPU in its tanh form, which
+    differs less than they do."""
 
-    def __init__(self, fc1: Fp8Linear, act: nn.GELU, fc2: Fp8Linear) -> None:
+    def __init__(self, fc1: Fp8Hidden, act: nn.GELU, fc2: Fp8Linear) -> None:
         super().__init__()
         self.fc1, self.act, self.fc2 = fc1, act, fc2
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.fc1(x)
-        if half_on_gpu(hidden) is not None:
+        hidden: Tensor = self.fc1(x)
+        if half_on_gpu(x) is not None:
             from vitrail.model.kernels.gelu import gelu_in_eight_bits
 
-            return self.fc2.product(gelu_in_eight_bits(hidden, self.fc2.input_scale))
-        return self.fc2(self.act(hidden))
+            return self.fc2.product(gelu_in_eight_bits(hidden, self.fc2.input_scale, self.fc1.out_scale))
+        return self.fc2(self.act(hidden.float() * self.fc1.out_scale))
 
 
 def quantise(model: ViT, pictures: Tensor) -> ViT:
@@ -121,30 +152,38 @@ def quantise(model: ViT, pictures: Tensor) -> ViT:
     if strange:
         raise ConfigError(f"eight-bit products need {strange[0]} to be a multiple of 16: use bfloat16")
     small = copy.deepcopy(model).eval().requires_grad_(False)
-    names = [name for name, part in small.blocks.named_modules() if isinstance(part, nn.Linear)]
-    largest = dict.fromkeys(names, 0.0)
-
-    def look(name: str, inputs: tuple[Tensor, ...]) -> None:
-        largest[name] = max(largest[name], float(inputs[0].abs().amax()))
-
-    parts = [(name, small.blocks.get_submodule(name)) for name in names]
-    hooks = [part.register_forward_pre_hook(lambda _, given, name=name: look(name, given)) for name, part in parts]
-    with torch.inference_mode():
-        small(pictures)
-    for hook in hooks:
-        hook.remove()
+    sizes = _largest(small, pictures)
     small = small.bfloat16()
-    for name in names:
+    for name, (given, _) in sizes.items():
         owner, _, last = name.rpartition(".")
-        linear = model.blocks.get_submodule(name)
-        assert isinstance(linear, nn.Linear)
-        setattr(small.blocks.get_submodule(owner), last, Fp8Linear(linear, largest[name]))
-    for block in small.blocks:
+        setattr(small.blocks.get_submodule(owner), last, Fp8Linear(_linear(model, name), given))
+    for number, block in enumerate(small.blocks):
         assert isinstance(block.attn, Attention)
         block.attn = Fp8Attention(small.config, block.attn)
         if isinstance(block.mlp, Mlp) and isinstance(block.mlp.act, nn.GELU):
-            fc1, fc2 = block.mlp.fc1, block.mlp.fc2
-            assert isinstance(fc1, Fp8Linear)
+            name, fc2 = f"{number}.mlp.fc1", block.mlp.fc2
             assert isinstance(fc2, Fp8Linear)
-            block.mlp = Fp8Mlp(fc1, block.mlp.act, fc2)
+            block.mlp = Fp8Mlp(Fp8Hidden(_linear(model, name), *sizes[name]), block.mlp.act, fc2)
     return small.eval()
+
+
+def _linear(model: ViT, name: str) -> nn.Linear:
+    found = model.blocks.get_submodule(name)
+    assert isinstance(found, nn.Linear)
+    return found
+
+
+def _largest(model: ViT, pictures: Tensor) -> dict[str, tuple[float, float]]:
+    """The largest number that each linear map of the blocks is given, and that it makes."""
+    found: dict[str, tuple[float, float]] = {}
+
+    def look(name: str, given: tuple[Tensor, ...], made: Tensor) -> None:
+        found[name] = float(given[0].abs().amax()), float(made.abs().amax())
+
+    parts = [(name, part) for name, part in model.blocks.named_modules() if isinstance(part, nn.Linear)]
+    hooks = [part.register_forward_hook(lambda _, *seen, name=name: look(name, *seen)) for name, part in parts]
+    with torch.inference_mode():
+        model(pictures)
+    for hook in hooks:
+        hook.remove()
+    return found

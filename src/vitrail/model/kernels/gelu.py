@@ -36,9 +36,11 @@ def _forward(hidden, result, count, BLOCK: tl.constexpr):  # type: ignore[no-unt
 
 
 @triton.jit
-def _in_eight_bits(hidden, result, scale, count, LARGEST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _in_eight_bits(hidden, result, scale, hidden_scale, count, LARGEST: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(hidden + place, mask=place < count, other=0.0).to(tl.float32)
+    if hidden_scale is not None:
+        x *= tl.load(hidden_scale)
     active = tl.clamp(x * passed(x) * (1 / tl.load(scale)), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     tl.store(result + place, active.to(result.dtype.element_ty), mask=place < count)
 
@@ -57,16 +59,18 @@ def _(hidden: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("vitrail::gelu_in_eight_bits", mutates_args=())
-def gelu_in_eight_bits(hidden: Tensor, scale: Tensor) -> Tensor:
-    """Of a contiguous tensor, over the scale; what is too large becomes the largest number there is."""
+def gelu_in_eight_bits(hidden: Tensor, scale: Tensor, hidden_scale: Tensor | None = None) -> Tensor:
+    """Of a contiguous tensor (times its own scale, if it has one), over the scale; what is too large becomes the
+    largest number there is."""
     result = torch.empty_like(hidden, dtype=torch.float8_e4m3fn)
     largest = torch.finfo(result.dtype).max
-    _in_eight_bits[_programs(hidden)](hidden, result, scale, hidden.numel(), largest, BLOCK, num_warps=WARPS)
+    given = hidden, result, scale, hidden_scale, hidden.numel()
+    _in_eight_bits[_programs(hidden)](*given, largest, BLOCK, num_warps=WARPS)
     return result
 
 
 @gelu_in_eight_bits.register_fake
-def _(hidden: Tensor, scale: Tensor) -> Tensor:
+def _(hidden: Tensor, scale: Tensor, hidden_scale: Tensor | None = None) -> Tensor:
     return torch.empty_like(hidden, dtype=torch.float8_e4m3fn)
 
 
