@@ -55,9 +55,9 @@ def test_a_result_of_eight_bits_is_the_other_rounded(bias, device):
 
 def test_a_copy_is_made_and_the_model_stays_as_it_is():
     torch.manual_seed(0)
-    model = vitrail.create("vit_ti16", img_size=32, num_classes=5, depth=2, zero_head=False)
+    model = vitrail.create("vit_ti16", img_size=32, num_classes=100, depth=2, zero_head=False)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    pictures = torch.randn(4, 3, 32, 32)
+    pictures = torch.randn(16, 3, 32, 32)
     small = quantise(model, pictures)
     assert sum(isinstance(part, Fp8Linear) for part in small.modules()) == 8
     assert not small.training
@@ -103,12 +103,14 @@ def test_attention_hands_eight_bits_to_its_projection(monkeypatch):
 
 
 @on_gpu
-def test_a_gpu_computes_an_mlp_as_a_cpu_does():
+def test_a_gpu_computes_an_mlp_as_well_as_a_cpu_does():
+    """It rounds sums to eight bits at once, a CPU to bfloat16 before: what they are apart is no error of either."""
     torch.manual_seed(0)
     model = vitrail.create("vit_ti16", img_size=160, num_classes=5, depth=1)
     layer, x = quantise(model, torch.randn(2, 3, 160, 160)).blocks[0].mlp, torch.randn(2, 101, 192).bfloat16()
-    wanted, found = layer(x), layer.cuda()(x.cuda()).cpu()
-    assert (found - wanted).float().norm() / wanted.float().norm() < 0.02
+    exact = model.blocks[0].mlp.eval().double()(x.double())
+    usual, found = layer(x).double(), layer.cuda()(x.cuda()).cpu().double()
+    assert (found - exact).norm() < 1.1 * (usual - exact).norm()
 
 
 @on_gpu

@@ -115,7 +115,7 @@ def test_the_operators_are_what_a_compiler_takes_them_for():
     torch.library.opcheck(gelu, (x,))
     one = torch.ones((), device="cuda")
     torch.library.opcheck(gelu_in_eight_bits, (x, one))
-    torch.library.opcheck(gelu_in_eight_bits, (x.to(torch.float8_e4m3fn), one, one))
+    torch.library.opcheck(gelu_in_eight_bits, (x, one, one))
     torch.library.opcheck(linear_gelu, (x, x.new_ones(48, 32), x.new_ones(48)))
 
 

@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WARPS = 4
-ROWS = {6: 16, 12: 32, 48: 64}  # queries of a program, by the heads of all pictures
+ROWS, WARPS = 16, 4  # queries of a program
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
@@ -61,8 +60,7 @@ def single_attention(
     """(batch, read, heads * width)."""
     batch, tokens, inner = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     out = qkv.new_empty(batch, read, inner)
-    rows = next((rows for most, rows in ROWS.items() if batch * heads <= most), 64)
-    grid = (triton.cdiv(read, rows), batch * heads)
-    sizes = {"ROWS": rows, "TOKENS": max(16, triton.next_power_of_2(tokens)), "WIDTH": inner // heads}
+    grid = (triton.cdiv(read, ROWS), batch * heads)
+    sizes = {"ROWS": ROWS, "TOKENS": max(16, triton.next_power_of_2(tokens)), "WIDTH": inner // heads}
     wrap_triton(_forward)[grid](qkv, out, tokens, read, heads, scale, **sizes, num_warps=WARPS)
     return out
