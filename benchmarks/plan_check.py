@@ -1,15 +1,16 @@
 """The planner against real training: predicted and measured memory and step time of Ti, S, B, L and H/14.
 
     python benchmarks/plan_check.py --out benchmarks/plan_check.json            # one GPU; ends within --budget seconds
-    python benchmarks/plan_check.py --out benchmarks/plan_check.json --ways compiled --models l16 h14  # goes on
+    python benchmarks/plan_check.py --out benchmarks/plan_check.json --bench benchmarks/bench_h200/bench.json
     python benchmarks/plan_check.py --out benchmarks/plan_check.json --fit      # measures nothing: writes the table
     OMP_NUM_THREADS=1 python benchmarks/plan_check.py --device cpu --ways eager --out benchmarks/plan_check_cpu.json
     python benchmarks/plan_check.py --tiny                                      # on a CPU, small models, to see it run
 
 Steps are those of the loop of `vitrail train` (bfloat16, AdamW, clipping) on made-up pictures, each size in a loop of
-its own; the time is the median of single steps, the memory what the allocator had at its peak. Three predictions of the
-time stand beside it: by the table as it is in the package, by factors fitted to all rows of this file, and by factors
-fitted to the other models' rows alone, which is the honest one.
+its own; the time is the median of single steps, the memory what the allocator had at its peak. `--bench` measures
+nothing and takes compiled steps from what `bench_all.py` has measured. Three predictions of the time stand beside it:
+by the table as it is in the package, by factors fitted to all rows of this file, and by factors fitted to the other
+models' rows alone, which is the honest one.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ BATCHES = {"ti16": (2, 256, 512), "s16": (256, 512), "b16": (2, 128, 256), "l16"
 ON_CPU = {"ti16": (1, 2, 4, 8), "s16": (2, 4), "b16": (2,)}
 TINY = {"tiny64": (64, 2, (1, 4, 8)), "tiny128": (128, 2, (4, 8)), "tiny192": (192, 3, (4, 8))}
 START = {"bf16": 2, "fp32": 1}  # pictures of a step that only starts kernels
+WAITS = 0.8  # so does one that takes more than this part of the time for a picture that the next larger batch takes
+BENCHED = {"fast": "bf16_residual", "bf16": "bf16"}
 
 
 def config_of(name: str) -> ViTConfig:
@@ -52,7 +55,9 @@ def config_of(name: str) -> ViTConfig:
 
 
 def setup_of(row: dict[str, Any]) -> Setup:
-    config, batch = config_of(row["model"]), row["batch"]
+    name, _, size = row["model"].partition(" at ")
+    config, batch = config_of(name), row["batch"]
+    config = replace(config, img_size=int(size.split()[0])) if size else config
     kernels = row["precision"] != "fp32" and has_kernels(config, batch)
     return Setup(config, batch, precision=row["precision"], kernels=kernels)
 
@@ -81,6 +86,35 @@ def measure(name: str, way: str, batch: int, precision: str, device: torch.devic
     }
 
 
+def benched(file: Path) -> list[dict[str, Any]]:
+    """Our compiled training steps in a bench.json."""
+    return [
+        {
+            "model": one["model"].removeprefix("vit_"),
+            "way": "compiled",
+            "batch": one["batch"],
+            "precision": BENCHED[one["precision"]],
+            "measured_ms": round(1e3 * one["batch"] / row["pictures_per_s"], 3),
+            "measured_gib": round(row["memory"] / GIB, 3),
+            "from": file.as_posix(),
+        }
+        for one in json.loads(file.read_text())["measurements"]
+        for row in one["rows"]
+        if one["mode"] == "train" and one["precision"] in BENCHED
+        if row["contender"] == "vitrail" and row["way"] == "compiled"
+    ]
+
+
+def only_starts(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether a step takes as long as starting its kernels: a larger one hardly takes longer."""
+    alike = ("model", "way", "precision")
+    larger = [one for one in rows if one["batch"] > row["batch"] and all(one[key] == row[key] for key in alike)]
+    if row["batch"] <= START.get(row["precision"], 0) or not larger:
+        return bool(row["batch"] <= START.get(row["precision"], 0))
+    following = min(larger, key=lambda one: int(one["batch"]))
+    return bool(following["measured_ms"] / following["batch"] < WAITS * row["measured_ms"] / row["batch"])
+
+
 def predict(rows: list[dict[str, Any]], device: Device, precision: str) -> dict[str, Efficiency]:
     """Writes predictions into the rows; gives the factors that were fitted to all of them."""
     peak, bandwidth = device.peak(precision), 1e12 * device.bandwidth
@@ -93,8 +127,10 @@ def predict(rows: list[dict[str, Any]], device: Device, precision: str) -> dict[
             found[way] = own
         for row in ours:
             setup, measured = setup_of(row), row["measured_ms"]
-            others = factors([other for other in ours if other["model"] != row["model"]], peak, bandwidth, table)
-            for key, one in (("table", table), ("fitted", own), ("held_out", others)):
+            kind = row["model"].partition(" at ")[0]
+            others = [other for other in ours if other["model"].partition(" at ")[0] != kind]
+            held_out = factors(others, peak, bandwidth, table)
+            for key, one in (("table", table), ("fitted", own), ("held_out", held_out)):
                 if one is not None:
                     ms = 1e3 * one.seconds(work_of(setup), peak, bandwidth)
                     row[f"{key}_ms"], row[f"{key}_error"] = round(ms, 2), round(ms / measured - 1, 4)
@@ -106,9 +142,7 @@ def predict(rows: list[dict[str, Any]], device: Device, precision: str) -> dict[
 
 def factors(rows: Sequence[dict[str, Any]], peak: float, bandwidth: float, table: Efficiency) -> Efficiency | None:
     """Fitted; what starting kernels takes is the table's where no such step was measured."""
-    pairs = [
-        (row["batch"] <= START[row["precision"]], work_of(setup_of(row)), row["measured_ms"] / 1e3) for row in rows
-    ]
+    pairs = [(only_starts(row, rows), work_of(setup_of(row)), row["measured_ms"] / 1e3) for row in rows]
     busy = [(work, seconds) for is_start, work, seconds in pairs if not is_start]
     starts = [(work, seconds) for is_start, work, seconds in pairs if is_start]
     if len(busy) < 4:
@@ -123,7 +157,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
                           if f"{key}_error" in row)  # fmt: skip
         memory = f"{row['measured_gib']} GiB, predicted {row['memory_error']:+.1%}" if row["measured_gib"] else ""
         words = (
-            f"{row['model']:8} {row['way']:9} batch {row['batch']:4} {row['measured_ms']:9.2f} ms: {errors}; {memory}"
+            f"{row['model']:14} {row['way']:9} batch {row['batch']:4} {row['measured_ms']:9.2f} ms: {errors}; {memory}"
         )
         print(words, flush=True)
 
@@ -136,6 +170,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--fit", action="store_true", help="fit the rows of --out and write the package's table")
+    parser.add_argument("--bench", type=Path, help="put the compiled steps of a bench.json into --out")
     parser.add_argument("--table", type=Path, help="another table than the package's")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -152,6 +187,12 @@ def main() -> None:
         about = {kind.name: f"{args.out.name}, torch {content['torch']}, {content['date']}"}
         write_table({kind.name: found}, about, **({"path": args.table} if args.table else {}))
         show(content["rows"])
+        return
+    if args.bench:
+        content["rows"] = [row for row in content["rows"] if "from" not in row] + benched(args.bench)
+        predict(content["rows"], find_device(content["kind"]), "bf16")
+        show(content["rows"])
+        args.out.write_text(json.dumps(content, indent=1) + "\n")
         return
     title = torch.cuda.get_device_name() if on_gpu else f"one core of a CPU ({torch.get_num_threads()} threads)"
     names = [name for name in DEVICES if name.partition("-")[0] in title.lower()]

@@ -62,7 +62,7 @@ def speed() -> None:
         panels.setdefault(kind, {})[label] = ours["pictures_per_s"] / theirs["pictures_per_s"]
     order = ("training", "inference", "one picture at a time", "memory of training")
     widths = [len(panels[title]) for title in order]
-    figure, axes = plt.subplots(1, len(order), figsize=(11, 2.7), sharey=True, width_ratios=widths)
+    figure, axes = plt.subplots(1, len(order), figsize=(12.5, 2.8), sharey=True, width_ratios=widths)
     for axis, title in zip(axes, order, strict=True):
         for i, ratio in enumerate(panels[title].values()):
             axis.bar(i - 0.2, 1, 0.38, color=GREY)
@@ -72,7 +72,7 @@ def speed() -> None:
         axis.set_title(title, fontsize=10, color=INK)
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(length=0)
-        axis.set_ylim(0, 1.75)
+        axis.set_ylim(0, 1.95)
         axis.set_yticks([])
     title = "pictures per second, and memory: vitrail (blue) beside timm (grey = 1)"
     figure.suptitle(title, fontsize=11, color=INK, y=1.02)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -72,8 +73,8 @@ def fit(rows: Sequence[tuple[Work, float]], starts: Sequence[tuple[Work, float]]
         ) -> Efficiency:  # fmt: skip
     """The factors that explain measured seconds best, by relative error; none of them is negative.
 
-    `starts` are steps with a picture or two, which take no longer than starting their kernels: they tell `block_s`,
-    which is 0 without them.
+    `starts` are steps with few pictures, which take no longer than starting their kernels: they tell `block_s`, which
+    is 0 without them.
     """
     columns = np.array([[w.flop / peak, w.flop / peak / w.width, w.carried / bandwidth] for w, _ in rows])
     columns /= np.array([[seconds] for _, seconds in rows])
@@ -81,7 +82,7 @@ def fit(rows: Sequence[tuple[Work, float]], starts: Sequence[tuple[Work, float]]
     best = _least_squares(columns, wanted)
     if best[0] < QUICKEST:
         best = np.append(QUICKEST, _least_squares(columns[:, 1:], wanted - QUICKEST * columns[:, 0]))
-    block_s = min((seconds / work.blocks for work, seconds in starts), default=0.0)
+    block_s = statistics.median([seconds / work.blocks for work, seconds in starts] or [0.0])
     return Efficiency(float(best[0]), float(best[1] / best[0]), float(best[2]), block_s)
 
 
