@@ -18,6 +18,7 @@ from vitrail.cli import main
 from vitrail.errors import VitrailError
 from vitrail.model.walk import flops, parameters
 from vitrail.studies import study as studying
+from vitrail.studies import work
 from vitrail.studies.plan import read_plan
 from vitrail.studies.results import training_flops
 from vitrail.training.loop import Trainer
@@ -77,7 +78,7 @@ def test_a_second_call_trains_nothing_and_changes_nothing(tmp_path: Path, monkey
         raise AssertionError("nothing is left to do")
 
     monkeypatch.setattr(Trainer, "train_step", refuse)
-    monkeypatch.setattr(studying, "evaluate", refuse)
+    monkeypatch.setattr(work, "evaluate", refuse)
     lines: list[str] = []
     assert vitrail.study(file, out=out, say=lines.append).to_json() == first.to_json()
     assert lines[0] == "all 2 runs are complete"

@@ -24,6 +24,7 @@ def study(
     out: Path | None = None,
     data: str | None = None,
     device: str | None = None,
+    jobs: int = 1,
     again: Flag = False,
     opening: Data = NO_FLAGS,
     as_json: Json = False,
@@ -44,6 +45,8 @@ def study(
         train on this instead of what the file says
     device
         cpu, cuda, cuda:1, mps; by default the fastest there is
+    jobs
+        runs that are trained at a time: small models leave most of a GPU idle
     again
         train anew the runs whose settings have changed since
     as_json
@@ -53,7 +56,9 @@ def study(
     from vitrail.training.stopping import StoppedError
 
     try:
-        result = begin(file, out=out, data=data, device=device, again=again, data_options=opening.given(), say=_say)
+        result = begin(
+            file, out=out, data=data, device=device, jobs=jobs, again=again, data_options=opening.given(), say=_say
+        )
     except StoppedError as stopped:
         words = str(stopped).partition(": go on")[0]
         print(f"vitrail: {words}: the same command goes on", file=sys.stderr)

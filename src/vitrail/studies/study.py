@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
 import shutil
 import statistics
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +17,12 @@ from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 from vitrail.data.splits import make_splits
 from vitrail.errors import ConfigError, VitrailError
-from vitrail.model.devices import choose_device
 from vitrail.model.zoo import Config
-from vitrail.scoring.evaluation import evaluate
 from vitrail.studies.plan import Choice, Plan, Row, flattened, read_plan
 from vitrail.studies.plot import write_plot
 from vitrail.studies.results import Figures, Outcome, Result, Tried, deviation, figures, summary, training_flops
+from vitrail.studies.side_by_side import Task, train_side_by_side
+from vitrail.studies.work import Workplace, is_complete
 from vitrail.training.feeding import total_steps
 from vitrail.training.launching import absolute, mark_of
 from vitrail.training.locks import FolderLock
@@ -32,7 +30,6 @@ from vitrail.training.recipe import Data, Recipe
 from vitrail.training.run import FACTS, Run
 from vitrail.training.start import configured
 from vitrail.training.stopping import StoppedError
-from vitrail.training.train import resume, train
 
 Say = Callable[[str], None]
 
@@ -43,6 +40,7 @@ def study(
     out: str | os.PathLike[str] | None = None,
     data: str | os.PathLike[str] | None = None,
     device: str | None = None,
+    jobs: int = 1,
     again: bool = False,
     data_options: Mapping[str, Any] | None = None,
     say: Say | None = None,
@@ -50,9 +48,11 @@ def study(
     """Trains what the file asks for into `out`, by default `studies/<file>`, with study.csv, study.json and study.png.
 
     What is complete there is not trained again, and what was stopped goes on. Runs whose settings have changed since
-    are refused; with `again` they are trained anew. `data` is in place of the file's; `data_options` go to
-    `open_source`. `say` is called with a line about each run.
+    are refused; with `again` they are trained anew. `jobs` runs are trained at a time, each in a process of its own.
+    `data` is in place of the file's; `data_options` go to `open_source`. `say` is called with a line about each run.
     """
+    if jobs < 1:
+        raise ConfigError(f"jobs must be 1 or more, not {jobs}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise VitrailError("a study trains one run after the other in one process: start it without torchrun")
     plan = read_plan(file)
@@ -65,7 +65,8 @@ def study(
         Work(row, choice, seed, folder / "runs" / choice.folder / f"seed-{seed}", _model(plan, row, choice, source))
         for row, choice, seed in plan.runs()
     ]
-    studying = _Studying(plan, folder, os.fspath(address), data_options or {}, source, device, say)
+    place = Workplace(os.fspath(address), data_options or {}, source, device)
+    studying = _Studying(plan, folder, place, jobs, say)
     studying.need_validation(works)
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
@@ -88,6 +89,11 @@ class Work(NamedTuple):
     @property
     def recipe(self) -> Recipe:
         return self.choice.recipes[self.seed]
+
+    @property
+    def is_judged(self) -> bool:
+        """On the test part, as soon as it is trained; otherwise validation chooses first."""
+        return len(self.row.choices) == 1
 
     @property
     def step(self) -> tuple[Any, ...]:
@@ -140,42 +146,31 @@ def _difference(run: Run, asked: Recipe, source: Source) -> str | None:
 
 
 class _Studying:
-    def __init__(
-        self,
-        plan: Plan,
-        folder: Path,
-        address: str,
-        options: Mapping[str, Any],
-        source: Source,
-        device: str | None,
-        say: Say | None,
-    ) -> None:
-        self.plan, self.folder, self.address, self.options, self.source = plan, folder, address, options, source
-        self.device, self.say = device, say or (lambda line: None)
-        self.measure = "map" if source.samples.multi_label else "accuracy"
-        self.test = source.said("test") if len(source.said("test")) else None
+    def __init__(self, plan: Plan, folder: Path, place: Workplace, jobs: int, say: Say | None) -> None:
+        self.plan, self.folder, self.place, self.source, self.jobs = plan, folder, place, place.source, jobs
+        self.say = say or (lambda line: None)
+        self.measure = "map" if self.source.samples.multi_label else "accuracy"
+        self.is_tested = len(self.source.said("test")) > 0
         self.failed: dict[str, str] = {}
 
     def run(self, works: list[Work]) -> Result:
         self.say(self._size(works))
-        last: tuple[Any, ...] | None = None
-        for number, work in enumerate(_grouped(works), 1):
-            if last not in (None, work.step) and work.recipe.compile:
-                torch.compiler.reset()  # of another model: there is a limit to how many one function is kept for
-            last = work.step
-            self._one(work, f"{number}/{len(works)} {work.folder.relative_to(self.folder / 'runs')}")
+        if self.jobs > 1:
+            self._side_by_side(_grouped(works))
+        else:
+            self._one_by_one(_grouped(works))
         rows = [row for row in map(self._figures, self.plan.rows, _by_row(works)) if row is not None]
         if not rows:
             raise VitrailError(f"no run of {self.plan.file} came to an end: {next(iter(self.failed.values()))}")
-        part = "val" if self.test is None else "test"
+        part = "test" if self.is_tested else "val"
         about = _about(works)
-        result = Result(self.plan, self.folder, self.address, self.measure, part, tuple(rows), self.failed, about)
+        result = Result(self.plan, self.folder, self.place.address, self.measure, part, tuple(rows), self.failed, about)
         result.write()
         write_plot(result, self.folder / "study.png")
         return result
 
     def _size(self, works: list[Work]) -> str:
-        left = [work for work in works if not _is_complete(work.folder)]
+        left = [work for work in works if not is_complete(work.folder)]
         if not left:
             return f"all {len(works)} runs are complete"
         steps = {work.folder: total_steps(work.recipe, self._pictures(work.recipe.data)[0]) for work in left}
@@ -191,48 +186,44 @@ class _Studying:
         return len(splits.train), len(splits.val)
 
     def need_validation(self, works: list[Work]) -> None:
-        if self.test is not None and self.plan.choose is None:
+        if self.is_tested and self.plan.choose is None:
             return
         if any(not self._pictures(work.recipe.data)[1] for work in works):
             why = "to choose by" if self.plan.choose else "and there is no test part either"
             raise ConfigError(f"{self.plan.file}: data.val_fraction = 0 leaves no validation part {why}")
 
-    def _one(self, work: Work, name: str) -> None:
-        """Trains, goes on with, or finds one run. What fails is told, and does not end the study."""
-        if not _is_complete(work.folder):
+    def _one_by_one(self, works: list[Work]) -> None:
+        last: tuple[Any, ...] | None = None
+        for number, work in enumerate(works):
+            if last not in (None, work.step) and work.recipe.compile:
+                torch.compiler.reset()  # of another model: there is a limit to how many one function is kept for
+            last = work.step
+            error = None
             try:
-                self._train(work)
+                self.place.train(work.folder, work.recipe)
+                if work.is_judged:
+                    self.place.score(work.folder, work.recipe)
             except StoppedError:
                 raise
-            except VitrailError as error:
-                self.failed[str(work.folder)] = str(error)
-                self.say(f"{name}: failed: {error}")
-                return
-            finally:
-                gc.collect()
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
-        if len(work.row.choices) == 1:  # else validation chooses first
-            self._score(work)
-        self.say(f"{name}: {summary(self._outcome(work), self.measure)}")
+            except VitrailError as wrong:
+                error = str(wrong)
+            self._tell(works, number, error)
 
-    def _train(self, work: Work) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* loads in vitrail alone")  # models of a study are no gifts
-            if (work.folder / FACTS).is_file():
-                resume(work.folder, device=self.device, source=self.source)
-                return
-            given = {"data_options": self.options, "source": self.source, "device": self.device}
-            train(self.address, recipe=work.recipe, out=work.folder, **given)  # type: ignore[arg-type]
+    def _side_by_side(self, works: list[Work]) -> None:
+        tasks = [Task(work.folder, work.recipe, work.is_judged) for work in works]
+        place = self.place
+        tell = partial(self._tell, works)
+        train_side_by_side(tasks, self.jobs, place.address, place.options, place.device, tell)
 
-    def _score(self, work: Work) -> None:
-        """The best model on the test part, once; the score is kept with the run."""
-        run = Run.open(work.folder)
-        if self.test is None or "test" in run.facts:
-            return
-        device = choose_device(self.device)
-        report = evaluate(run.best, self.test, device=device, batch_size=512, workers=work.recipe.data.workers)
-        run.write_facts({**run.facts, "test": report.scores.headline()})
+    def _tell(self, works: list[Work], number: int, error: str | None) -> None:
+        """What came of a run. What fails is told, and does not end the study."""
+        work = works[number]
+        name = f"{number + 1}/{len(works)} {work.folder.relative_to(self.folder / 'runs')}"
+        if error is None:
+            self.say(f"{name}: {summary(self._outcome(work), self.measure)}")
+        else:
+            self.failed[str(work.folder)] = error
+            self.say(f"{name}: failed: {error}")
 
     def _outcome(self, work: Work) -> Outcome:
         facts = Run.open(work.folder).facts
@@ -249,7 +240,7 @@ class _Studying:
         best = max(tried, key=lambda one: one.val).value if tried else there[0].choice.value
         chosen = [work for work in there if work.choice.value == best]
         for work in chosen:
-            self._score(work)
+            self.place.score(work.folder, work.recipe)
         return figures(row, tried, chosen[0].choice, chosen[0].config, [self._outcome(work) for work in chosen])
 
     def _tried(self, row: Row, works: list[Work]) -> Iterator[Tried]:
@@ -274,11 +265,7 @@ def _by_row(works: list[Work]) -> list[list[Work]]:
     return list(found.values())
 
 
-def _is_complete(folder: Path) -> bool:
-    return (folder / FACTS).is_file() and Run.open(folder).is_complete
-
-
 def _about(works: list[Work]) -> dict[str, Any]:
     """Where it was trained, by the first run that is complete."""
-    facts = next(Run.open(work.folder).facts for work in works if _is_complete(work.folder))
+    facts = next(Run.open(work.folder).facts for work in works if is_complete(work.folder))
     return {key: facts[key] for key in ("device", "versions")}

@@ -30,10 +30,16 @@ class StopRequest:
         return self.signal is not None
 
 
+_listening: list[StopRequest] = []  # the innermost last
+
+
 @contextmanager
 def listening() -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM are noted in the request, once; the same again does what it always does."""
+    """SIGINT and SIGTERM are noted in the request, once; the same again does what it always does. Inside another one,
+    what that has noted counts."""
     request = StopRequest()
+    if _listening:
+        request.signal = _listening[-1].signal
     if threading.current_thread() is not threading.main_thread():
         yield request  # only the main thread may listen
         return
@@ -47,8 +53,10 @@ def listening() -> Iterator[StopRequest]:
 
     for number in before:
         signal.signal(number, note)
+    _listening.append(request)
     try:
         yield request
     finally:
+        _listening.pop()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,0 +1,175 @@
+"""Runs of a study in several processes at once: small models leave most of a GPU, or of many cores, idle."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from vitrail.data.opening import open_source
+from vitrail.errors import VitrailError
+from vitrail.studies.work import Workplace
+from vitrail.training.recipe import Recipe
+from vitrail.training.stopping import StoppedError, listening
+
+THREADS = "OMP_NUM_THREADS"
+
+
+class Task(NamedTuple):
+    """What a process needs to know of a run."""
+
+    folder: Path
+    recipe: Recipe
+    judged: bool  # on the test part, when it is trained
+
+
+class Answer(NamedTuple):
+    error: str | None  # what went wrong
+    stopped: int | None = None  # by this signal; the run can go on
+
+
+class Worker:
+    """A process that trains one run after the other."""
+
+    def __init__(self, place: tuple[Any, ...]) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, *place))
+        self.process.start()
+        theirs.close()
+        self.task: int | None = None
+
+    def begin(self, number: int, task: Task) -> None:
+        self.task = number
+        self.pipe.send(task)
+
+    def answer(self) -> Answer:
+        """Of what it was given; it is there to be read, or the process has ended."""
+        try:
+            found: Answer = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            return Answer(f"its process ended by signal {-code}" if code < 0 else f"its process ended with {code}")
+        return found
+
+    def end(self) -> None:
+        self.pipe.close()
+        self.process.join()
+
+
+def train_side_by_side(
+    tasks: Sequence[Task],
+    jobs: int,
+    address: str,
+    options: Mapping[str, Any],
+    device: str | None,
+    done: Callable[[int, str | None], None],
+) -> None:
+    """Trains all; `done` is called with the number of each as it ends, and with what went wrong, if anything did.
+
+    A signal to end reaches every process: each saves its run, and `StoppedError` says so.
+    """
+    place = (address, dict(options), device)
+    workers: list[Worker] = []
+    left = list(enumerate(tasks))[::-1]
+    with _shared_threads(jobs), _forwarding(workers) as asked:
+        try:
+            while left or any(worker.task is not None for worker in workers):
+                while left and not asked and (idle := _idle(workers, jobs, place)) is not None:
+                    idle.begin(*left.pop())
+                busy = {worker.pipe: worker for worker in workers if worker.task is not None}
+                if not busy:
+                    break
+                for pipe in wait(list(busy), timeout=1.0):
+                    assert isinstance(pipe, Connection)
+                    worker = busy[pipe]
+                    number, answer = worker.task, worker.answer()
+                    worker.task = None
+                    if not worker.process.is_alive():
+                        workers.remove(worker)
+                    assert number is not None
+                    if answer.stopped is None:
+                        done(number, answer.error)
+        finally:
+            for worker in workers:
+                worker.end()
+    if asked:
+        raise StoppedError("stopped; what was trained is saved: go on", asked[0])
+
+
+def _idle(workers: list[Worker], jobs: int, place: tuple[Any, ...]) -> Worker | None:
+    for worker in workers:
+        if worker.task is None:
+            return worker
+    if len(workers) < jobs:
+        workers.append(Worker(place))
+        return workers[-1]
+    return None
+
+
+@contextmanager
+def _shared_threads(jobs: int) -> Iterator[None]:
+    """Threads of several processes that wait for each other on the same cores take longer than the work."""
+    before = os.environ.get(THREADS)
+    if before is None:
+        os.environ[THREADS] = str(max(1, (os.cpu_count() or 1) // jobs))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[THREADS]
+
+
+@contextmanager
+def _forwarding(workers: Sequence[Worker]) -> Iterator[list[int]]:
+    """Signals to end are noted, and handed on to the processes, which a terminal does not reach: the first asks for an
+    orderly end, the second ends all at once."""
+    asked: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        for worker in workers:
+            if worker.process.is_alive() and worker.process.pid is not None:
+                os.kill(worker.process.pid, number)
+        asked.append(number)
+        if len(asked) > 1:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _serve(pipe: Connection, address: str, options: Mapping[str, Any], device: str | None) -> None:
+    """The process: what it is sent, until there is nothing more or it is asked to end."""
+    os.setpgrp()
+    with listening() as asked:
+        place = Workplace(address, options, open_source(address, **options), device)
+        with suppress(EOFError):
+            while True:
+                task: Task = pipe.recv()
+                pipe.send(Answer(None, asked.signal) if asked else _trained(place, task))
+
+
+def _trained(place: Workplace, task: Task) -> Answer:
+    try:
+        place.train(task.folder, task.recipe)
+        if task.judged:
+            place.score(task.folder, task.recipe)
+    except StoppedError as stopped:
+        return Answer(None, stopped.signal or signal.SIGTERM)
+    except VitrailError as error:
+        return Answer(str(error))
+    return Answer(None)

@@ -1,0 +1,114 @@
+"""Runs of a study in several processes: they come to what they come to one after the other, and end when asked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import vitrail
+from tests.studies.making import write_study
+from vitrail.cli import main
+from vitrail.errors import ConfigError
+from vitrail.studies.side_by_side import Task, train_side_by_side
+from vitrail.training.recipe import Recipe
+from vitrail.training.run import Run
+
+SEEDS = """
+data = "data"
+recipe = "base.toml"
+seeds = [0, 1, 2]
+"""
+BATCHES = """
+data = "data"
+recipe = "base.toml"
+seeds = [0, 1]
+[vary]
+batch_size = [4, 4000]
+"""
+CHOICE = """
+data = "data"
+recipe = "base.toml"
+seeds = [0]
+choose = "optimiser.lr"
+[vary]
+optimiser.lr = [1e-3, 1e-2, 1e-1]
+"""
+
+
+@pytest.mark.parametrize("text", [BATCHES, pytest.param(CHOICE, marks=pytest.mark.slow)], ids=["batches", "choice"])
+def test_side_by_side_they_come_to_the_same(text: str, tmp_path: Path, no_reports: None) -> None:
+    file = write_study(tmp_path, text)
+    said: dict[str, list[str]] = {"alone": [], "both": []}
+    alone = vitrail.study(file, out=tmp_path / "alone", device="cpu", say=said["alone"].append)
+    both = vitrail.study(file, out=tmp_path / "both", device="cpu", jobs=2, say=said["both"].append)
+    shown = [sorted(line.rpartition(", ")[0] or line for line in lines) for lines in said.values()]  # without seconds
+    assert shown[0] == shown[1]
+    assert sum("failed: a batch of 4,000 is larger" in line for line in said["both"]) == 2 * (text == BATCHES)
+    assert list(alone.failed.values()) == list(both.failed.values())
+    for one, other in zip(alone.rows, both.rows, strict=True):
+        assert (one.score, one.val, one.chosen, one.n) == (other.score, other.val, other.chosen, other.n)
+        for run in one.runs:
+            weights = [tmp_path / name / run.folder / "last" / "model.safetensors" for name in said]
+            assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_process_that_ends_by_itself_is_a_run_that_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ended: list[tuple[int, str | None]] = []
+    task = Task(tmp_path / "run", Recipe(), True)
+    train_side_by_side([task], 2, str(tmp_path / "nowhere"), {}, "cpu", lambda *end: ended.append(end))
+    assert ended == [(0, "its process ended with 1")]
+    assert "nowhere" in capfd.readouterr().err
+
+
+def test_there_is_at_least_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_study(tmp_path, SEEDS)
+    with pytest.raises(ConfigError, match="jobs must be 1 or more, not 0"):
+        vitrail.study(file, out=tmp_path / "out", jobs=0)
+    assert main(["study", str(file), "--out", str(tmp_path / "out"), "--jobs", "0"]) == 1
+    assert "jobs must be 1 or more, not 0" in capsys.readouterr().err
+
+
+def begun(out: Path) -> int:
+    return sum("train" in file.read_text() for file in out.glob("runs/*/*/log.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_all_of_them_and_the_same_command_goes_on(number: signal.Signals, tmp_path: Path) -> None:
+    file, out = write_study(tmp_path, SEEDS, steps=4000, checkpoint_minutes=100.0), tmp_path / "out"
+    command = [sys.executable, "-m", "vitrail", "study", str(file), "--out", str(out), "--device", "cpu", "--jobs", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    end = time.time() + 120
+    while begun(out) < 2 and time.time() < end:
+        time.sleep(0.2)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert "the same command goes on" in said
+    assert "Traceback" not in said
+    runs = [Run.open(folder) for folder in sorted((out / "runs").glob("*/*"))]
+    assert len(runs) == 2
+    steps = [max(int(one.name.partition("-")[2]) for one in run.folder.glob("checkpoints/step-*")) for run in runs]
+    assert all(0 < step < 4000 for step in steps)
+    left = subprocess.run(["pgrep", "-f", str(out)], capture_output=True, text=True)
+    assert not left.stdout
+    logs = [len((run.folder / "log.jsonl").read_text().splitlines()) for run in runs]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    end = time.time() + 120
+    while time.time() < end and any(
+        len((run.folder / "log.jsonl").read_text().splitlines()) <= log for run, log in zip(runs, logs, strict=True)
+    ):
+        time.sleep(0.2)
+    process.send_signal(number)
+    process.communicate(timeout=120)
+    for run, log in zip(runs, logs, strict=True):
+        lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+        trained = [line["step"] for line in lines if line["kind"] == "train"]
+        assert len(lines) > log
+        assert trained == sorted(set(trained))  # nothing was trained twice
