@@ -11,11 +11,13 @@ import vitrail
 timm = pytest.importorskip("timm", reason="timm is not installed: uv run --all-extras pytest")
 
 
-def test_deit_tiny_answers_as_timm_does_on_a_thousand_pictures(
-    deit_tiny: Path, imagenet_sample: Path, imagenet_classes: list[tuple[str, str]], capsys
+@pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.slow)])
+def test_deit_tiny_answers_as_timm_does_on_many_pictures(
+    count: int, deit_tiny: Path, imagenet_sample: Path, imagenet_classes: list[tuple[str, str]], capsys
 ) -> None:
     paths = sorted(imagenet_sample.glob("*/*.JPEG"))
     assert len(paths) == 1000
+    paths = paths[:: 1000 // count]
     index = {wordnet: i for i, (wordnet, _) in enumerate(imagenet_classes)}
     truth = torch.tensor([index[path.parent.name] for path in paths])
 
@@ -34,6 +36,6 @@ def test_deit_tiny_answers_as_timm_does_on_a_thousand_pictures(
     accuracy, peers = (ours == truth).float().mean().item(), (theirs == truth).float().mean().item()
     different = int((ours != theirs).sum())
     with capsys.disabled():
-        print(f"\nDeiT-Tiny on 1,000 pictures: top-1 {accuracy:.1%} (timm {peers:.1%}), {different} answers differ")
-    assert different <= 2
-    assert accuracy > 0.68
+        print(f"\nDeiT-Tiny on {count:,} pictures: top-1 {accuracy:.1%} (timm {peers:.1%}), {different} answers differ")
+    assert different <= count / 500
+    assert accuracy > 0.68 or count < 1000

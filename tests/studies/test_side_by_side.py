@@ -73,42 +73,66 @@ def test_there_is_at_least_one(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "jobs must be 1 or more, not 0" in capsys.readouterr().err
 
 
-def begun(out: Path) -> int:
-    return sum("train" in file.read_text() for file in out.glob("runs/*/*/log.jsonl"))
+def begin(file: Path, out: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A command that trains two runs at a time, when both are on their way; and its processes."""
+    command = [sys.executable, "-m", "vitrail", "study", str(file), "--out", str(out), "--device", "cpu", "--jobs", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    before = trained(out)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    end = time.time() + 200
+    while sum(len(steps) > len(before.get(name, [])) for name, steps in trained(out).items()) < 2:
+        assert process.poll() is None
+        assert time.time() < end
+        time.sleep(0.2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) >= 2
+    return process, list(map(int, children))
+
+
+def trained(out: Path) -> dict[str, list[int]]:
+    """The steps in the log of each run."""
+    logs = {str(file): [json.loads(line) for line in file.read_text().splitlines()] for file in out.rglob("log.jsonl")}
+    return {name: [line["step"] for line in lines if line["kind"] == "train"] for name, lines in logs.items()}
+
+
+def are_gone(pids: list[int]) -> bool:
+    end = time.time() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.time() < end:
+        time.sleep(0.1)
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says who is alive")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_all_of_them_and_the_same_command_goes_on(number: signal.Signals, tmp_path: Path) -> None:
     file, out = write_study(tmp_path, SEEDS, steps=4000, checkpoint_minutes=100.0), tmp_path / "out"
-    command = [sys.executable, "-m", "vitrail", "study", str(file), "--out", str(out), "--device", "cpu", "--jobs", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
-    end = time.time() + 120
-    while begun(out) < 2 and time.time() < end:
-        time.sleep(0.2)
+    process, children = begin(file, out)
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "the same command goes on" in said
     assert "Traceback" not in said
+    assert are_gone(children)
     runs = [Run.open(folder) for folder in sorted((out / "runs").glob("*/*"))]
     assert len(runs) == 2
-    steps = [max(int(one.name.partition("-")[2]) for one in run.folder.glob("checkpoints/step-*")) for run in runs]
-    assert all(0 < step < 4000 for step in steps)
-    left = subprocess.run(["pgrep", "-f", str(out)], capture_output=True, text=True)
-    assert not left.stdout
-    logs = [len((run.folder / "log.jsonl").read_text().splitlines()) for run in runs]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
-    end = time.time() + 120
-    while time.time() < end and any(
-        len((run.folder / "log.jsonl").read_text().splitlines()) <= log for run, log in zip(runs, logs, strict=True)
-    ):
-        time.sleep(0.2)
+    saved = [max(int(one.name.partition("-")[2]) for one in run.folder.glob("checkpoints/step-*")) for run in runs]
+    assert all(0 < step < 4000 for step in saved)
+    process, children = begin(file, out)
     process.send_signal(number)
     process.communicate(timeout=120)
-    for run, log in zip(runs, logs, strict=True):
-        lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
-        trained = [line["step"] for line in lines if line["kind"] == "train"]
-        assert len(lines) > log
-        assert trained == sorted(set(trained))  # nothing was trained twice
+    for steps in trained(out).values():
+        assert steps == sorted(set(steps))  # nothing was trained twice
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says who is alive")
+@pytest.mark.parametrize("numbers", [[signal.SIGKILL], [signal.SIGINT, signal.SIGINT]])
+def test_nobody_is_left_when_it_is_killed_or_asked_twice(numbers: list[signal.Signals], tmp_path: Path) -> None:
+    file = write_study(tmp_path, SEEDS, steps=4000, checkpoint_minutes=100.0)
+    process, children = begin(file, tmp_path / "out")
+    for number in numbers:
+        process.send_signal(number)
+    process.communicate(timeout=120)
+    assert process.returncode == -numbers[-1] or len(numbers) == 2
+    assert are_gone(children)

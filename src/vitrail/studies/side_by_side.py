@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from vitrail.data.leash import Leash
 from vitrail.data.opening import open_source
 from vitrail.errors import VitrailError
 from vitrail.studies.work import Workplace
@@ -40,7 +42,7 @@ class Worker:
     def __init__(self, place: tuple[Any, ...]) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, *place))
+        self.process = context.Process(target=_serve, args=(theirs, Leash.of_this_process("spawn"), *place))
         self.process.start()
         theirs.close()
         self.task: int | None = None
@@ -132,6 +134,9 @@ def _forwarding(workers: Sequence[Worker]) -> Iterator[list[int]]:
     """Signals to end are noted, and handed on to the processes, which a terminal does not reach: the first asks for an
     orderly end, the second ends all at once."""
     asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # only the main thread may listen
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -152,8 +157,9 @@ def _forwarding(workers: Sequence[Worker]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _serve(pipe: Connection, address: str, options: Mapping[str, Any], device: str | None) -> None:
+def _serve(pipe: Connection, leash: Leash, address: str, options: Mapping[str, Any], device: str | None) -> None:
     """The process: what it is sent, until there is nothing more or it is asked to end."""
+    leash.fasten()
     os.setpgrp()
     with listening() as asked:
         place = Workplace(address, options, open_source(address, **options), device)
