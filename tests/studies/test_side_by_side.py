@@ -55,6 +55,11 @@ def test_side_by_side_they_come_to_the_same(text: str, tmp_path: Path, no_report
         for run in one.runs:
             weights = [tmp_path / name / run.folder / "last" / "model.safetensors" for name in said]
             assert weights[0].read_bytes() == weights[1].read_bytes()
+    if both.failed:
+        return
+    begun = time.monotonic()
+    assert vitrail.study(file, out=tmp_path / "both", device="cpu", jobs=2).to_json() == both.to_json()
+    assert time.monotonic() - begun < 3  # no process is started for nothing
 
 
 def test_a_process_that_ends_by_itself_is_a_run_that_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,8 @@ class Worker:
         return found
 
     def end(self) -> None:
+        if self.task is not None:
+            self.process.terminate()  # which saves what it trains
         self.pipe.close()
         self.process.join()
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -198,22 +198,31 @@ class _Studying:
             if last not in (None, work.step) and work.recipe.compile:
                 torch.compiler.reset()  # of another model: there is a limit to how many one function is kept for
             last = work.step
-            error = None
-            try:
-                self.place.train(work.folder, work.recipe)
-                if work.is_judged:
-                    self.place.score(work.folder, work.recipe)
-            except StoppedError:
-                raise
-            except VitrailError as wrong:
-                error = str(wrong)
-            self._tell(works, number, error)
+            self._one(works, number)
 
     def _side_by_side(self, works: list[Work]) -> None:
-        tasks = [Task(work.folder, work.recipe, work.is_judged) for work in works]
+        left = [number for number, work in enumerate(works) if not is_complete(work.folder)]
+        for number in sorted(set(range(len(works))) - set(left)):
+            self._one(works, number)
+        tasks = [Task(works[number].folder, works[number].recipe, works[number].is_judged) for number in left]
         place = self.place
-        tell = partial(self._tell, works)
+
+        def tell(task: int, error: str | None) -> None:
+            self._tell(works, left[task], error)
+
         train_side_by_side(tasks, self.jobs, place.address, place.options, place.device, tell)
+
+    def _one(self, works: list[Work], number: int) -> None:
+        work, error = works[number], None
+        try:
+            self.place.train(work.folder, work.recipe)
+            if work.is_judged:
+                self.place.score(work.folder, work.recipe)
+        except StoppedError:
+            raise
+        except VitrailError as wrong:
+            error = str(wrong)
+        self._tell(works, number, error)
 
     def _tell(self, works: list[Work], number: int, error: str | None) -> None:
         """What came of a run. What fails is told, and does not end the study."""
