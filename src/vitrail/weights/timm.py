@@ -24,7 +24,7 @@ from vitrail.weights.files import State
 CUSTOMS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"clip|beit3", {"norm_eps": 1e-5}),
     (r"quickgelu", {"act": "quick_gelu"}),
-    (r"patch32_siglip|giantopt|large_patch16_siglip_(gap_)?512|so400m_patch16", {"act": "gelu_tanh"}),
+    (r"patch32_siglip|giantopt|large_patch16_siglip_(gap_)?512|so400m_patch16_siglip", {"act": "gelu_tanh"}),
     (r"giantopt|^vit_base_patch16_gap", {"num_heads": 16}),
     (r"_rope_", {"rope": True}),
 )
