@@ -123,6 +123,29 @@ def test_what_is_compiled_is_what_trains_and_evaluations_are_as_written(pictures
         assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
 
 
+def test_a_teacher_is_compiled_with_the_model_that_learns(pictures, tmp_path, monkeypatch):
+    begin(pictures, tmp_path / "teacher", False)
+    graphs, learning = [], []
+
+    def watched(graph, inputs):
+        def forward(*arguments):
+            learning.append(torch.is_grad_enabled())
+            return graph.forward(*arguments)
+
+        graphs.append(graph)
+        return forward
+
+    monkeypatch.setattr(compiling, "BACKEND", watched)
+    teacher = {"distillation.teacher": str(tmp_path / "teacher")}
+    run = begin(pictures, tmp_path / "run", True, **teacher)
+    assert events(run) == []
+    assert len(graphs) == 2  # two models, each compiled once
+    assert learning == [True, False] * (1 + 12 * 2)  # the trial, then two parts a step; no evaluation
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiling, "BACKEND", refuse)
+    assert events(begin(pictures, tmp_path / "refused", True, **teacher)) == [WORDS + "this one"]
+
+
 def test_a_run_that_goes_on_where_nothing_compiles_says_so(pictures, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt

@@ -116,6 +116,19 @@ def test_on_a_gpu_a_recorded_training_is_the_training_bit_for_bit(pictures, tmp_
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_what_a_teacher_says_can_be_recorded(pictures, tmp_path, monkeypatch, compiled):
+    monkeypatch.setattr("vitrail.model.kernel_sizes.LEAST_WORK", 0)
+    settings = TINY | RICH | {"data.engine": "resident", "deterministic": True}
+    vitrail.train(pictures, recipe="small", out=tmp_path / "teacher", changes=settings, device="cuda")
+    settings |= {"distillation.teacher": str(tmp_path / "teacher"), "distillation.kind": "soft", "compile": compiled}
+    for name, record in (("recorded", True), ("plain", False)):
+        changes = settings | {"record": record, "seed": 1}
+        vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cuda")
+    same_bits(tmp_path / "recorded", tmp_path / "plain")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("compiled", [False, True])
 def test_on_a_gpu_eight_bits_can_be_recorded(pictures, tmp_path, monkeypatch, compiled):
     monkeypatch.setattr("vitrail.model.fp8_training.FEWEST", 1)
     monkeypatch.setattr("vitrail.model.kernel_sizes.LEAST_WORK", 0)

@@ -112,7 +112,7 @@ def _compile(plan: Plan, world: World, precision: Precision, sharded: bool) -> s
     def loss(model: nn.Module) -> Tensor:
         return plan.objective(model, inputs, targets)[0]
 
-    return compile_or_say_why(model, loss, world, precision.autocast, blocks=sharded)
+    return compile_or_say_why(model, loss, world, precision.autocast, blocks=sharded, asked=plan.objective.asked)
 
 
 def _ignore(row: dict[str, Any]) -> None:

@@ -22,8 +22,10 @@ def compile_or_say_why(
     autocast: Callable[[], AbstractContextManager[Any]],
     *,
     blocks: bool = False,
+    asked: Sequence[nn.Module] = (),
 ) -> str | None:
-    """Compiles a model in place, before it is spread over processes; or leaves it as it is, and gives the reason.
+    """Compiles a model in place, before it is spread over processes, and those that its loss asks; or leaves them as
+    they are, and gives the reason.
 
     Whether a compiler works shows when it is used: so it is tried by the `loss` of a first step, there and back, of
     which nothing stays but machine code. `blocks`: each block by itself, as it will be sharded; then the trial is of a
@@ -32,10 +34,10 @@ def compile_or_say_why(
     if blocks and not isinstance(model, ViT):
         return "of a sharded model the blocks are compiled, and this one has none"
     tried = _with_two_blocks(model, world.device) if isinstance(model, ViT) and blocks else model
-    reason = _fault(tried, _parts(tried, blocks), loss, autocast)
+    reason = _fault(tried, [*_parts(tried, blocks), *asked], loss, autocast)
     reason = next((one for one in world.gathered(reason) if one is not None), None)
     if reason is None:
-        _compile(_parts(model, blocks))
+        _compile([*_parts(model, blocks), *asked])
     return reason
 
 

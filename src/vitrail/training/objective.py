@@ -24,6 +24,7 @@ class Objective(ABC):
     """Prepares a batch on the device, and computes the loss of any part of it."""
 
     answers = True  # there are right and wrong ones
+    asked: tuple[nn.Module, ...] = ()  # models beside the one that learns, which only answer
 
     def begin(self, step: int) -> None:  # noqa: B027
         """Before a step: what differs between steps is put into tensors here, since the rest may be recorded."""
@@ -81,8 +82,8 @@ class Distillation(Classification):
         student: Classifier,
     ) -> None:
         super().__init__(loss, len(student.classes), multi_label=False)
-        self.settings, self.teacher, self.pixels = settings, teacher.model.eval(), student.preprocessing
-        self.teacher_pixels = teacher.preprocessing
+        self.settings, self.teacher, self.size = settings, teacher.model.eval(), teacher.preprocessing.size
+        self.asked = (self.teacher,)
         self.two_heads = bool(getattr(student.model.config, "distilled", False))
         missing = [name for name in student.classes if name not in teacher.classes]
         if missing:
@@ -92,6 +93,7 @@ class Distillation(Classification):
         if channels != ours:
             raise ConfigError(f"distillation: the teacher reads {channels} channels, the model {ours}: take another")
         self.columns = torch.tensor([teacher.classes.index(name) for name in student.classes])
+        self.factor, self.shift = _from_pixels(student.preprocessing, teacher.preprocessing)
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         first, second = (model(inputs, heads=True) if self.two_heads else model(inputs).expand(2, -1, -1)).float()
@@ -103,14 +105,13 @@ class Distillation(Classification):
     @torch.no_grad()
     def _taught(self, inputs: Tensor) -> Tensor:
         """The teacher's logits for the student's classes, of the same pictures in the teacher's own pixels."""
-        self.teacher.to(inputs.device)
-        ours, theirs = (_statistics(pixels, inputs) for pixels in (self.pixels, self.teacher_pixels))
-        seen = (inputs * ours[1] + ours[0] - theirs[0]) / theirs[1]
-        if seen.shape[2:] != self.teacher_pixels.size:
-            seen = functional.interpolate(
-                seen, self.teacher_pixels.size, mode="bicubic", antialias=True, align_corners=False
-            )
-        self.columns = self.columns.to(inputs.device)
+        if self.columns.device != inputs.device:  # once: a step that is recorded brings nothing to the device
+            self.teacher.to(inputs.device)
+            moved = (one.to(inputs.device) for one in (self.columns, self.factor, self.shift))
+            self.columns, self.factor, self.shift = moved
+        seen = inputs * self.factor + self.shift
+        if seen.shape[2:] != self.size:
+            seen = functional.interpolate(seen, self.size, mode="bicubic", antialias=True, align_corners=False)
         logits: Tensor = self.teacher(seen)[:, self.columns].float()
         return logits
 
@@ -126,6 +127,8 @@ def make_objective(settings: recipe.Recipe, train: Subset, student: Classifier) 
     return Distillation(loss, settings.distillation, Classifier.load(settings.distillation.teacher), student)
 
 
-def _statistics(pixels: Preprocessing, like: Tensor) -> tuple[Tensor, Tensor]:
-    mean, std = (torch.tensor(numbers, device=like.device).view(-1, 1, 1) for numbers in (pixels.mean, pixels.std))
-    return mean, std
+def _from_pixels(ours: Preprocessing, theirs: Preprocessing) -> tuple[Tensor, Tensor]:
+    """By what to multiply and what to add, for each channel, so that pictures normalised as ours are as theirs."""
+    numbers = torch.tensor([ours.mean, ours.std, theirs.mean, theirs.std], dtype=torch.float64)
+    mean, std, their_mean, their_std = numbers[..., None, None]
+    return (std / their_std).float(), ((mean - their_mean) / their_std).float()
