@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitrail.classifier import Classifier
 from vitrail.errors import ConfigError
@@ -40,29 +39,6 @@ def test_the_teacher_sees_its_own_pixels_and_its_classes_are_matched_by_name() -
     levels = inputs * 0.25 + 0.5
     wanted = teacher.model((levels - 0.3) / 0.25)[:, [1, 2, 0]]
     torch.testing.assert_close(objective._taught(inputs), wanted)
-
-
-def test_after_the_first_step_nothing_is_brought_to_the_device(monkeypatch) -> None:
-    """What is recorded there could not be."""
-    objective = Distillation(LOSS, recipe.Distillation("x"), classifier(NAMES, 1, mean=0.3), classifier(NAMES, 0))
-    inputs, _ = batch()
-    first = objective._taught(inputs)
-    with Watch() as watch:
-        assert torch.equal(objective._taught(inputs), first)
-    assert "aten.addmm.default" in watch.seen
-    assert not watch.seen & {"aten.lift_fresh.default", "aten._to_copy.default", "aten.scalar_tensor.default"}
-
-
-class Watch(TorchDispatchMode):
-    """The names of all that is computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.add(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def test_one_head_learns_from_both_in_the_given_proportion() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import vitrail
 from tests.training.running import TINY, make_pictures, rows_of, state_of
@@ -23,14 +24,34 @@ RICH = {
 }
 
 
+NOT_RECORDED = {"lift_fresh", "nonzero", "masked_select"}  # numbers from the host, and shapes that it must know
+
+
+class Watch(TorchDispatchMode):
+    """Keeps the names of all that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
 class Tape:
     """What a GPU does with a recording: the same work again on the tensors of the first time."""
 
     made = 0
 
     def __init__(self, work: Any) -> None:
-        self.replay = work
+        self.work = work
         Tape.made += 1
+
+    def replay(self) -> None:
+        with Watch() as watch:
+            self.work()
+        assert not watch.seen & NOT_RECORDED
 
 
 @pytest.fixture
@@ -83,6 +104,17 @@ def test_steps_that_leave_patches_out_have_a_recording_of_their_own(pictures, tm
         changes = settings | {"record": record}
         vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cpu")
     assert Tape.made == 2
+    same_bits(tmp_path / "recorded", tmp_path / "plain")
+
+
+@pytest.mark.usefixtures("tape")
+def test_what_a_teacher_says_is_recorded_too(pictures, tmp_path):
+    vitrail.train(pictures, recipe="small", out=tmp_path / "teacher", changes=TINY | RICH, device="cpu")
+    settings = TINY | RICH | {"distillation.teacher": str(tmp_path / "teacher"), "seed": 1}
+    for name, record in (("recorded", True), ("plain", False)):
+        changes = settings | {"record": record}
+        vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cpu")
+    assert Tape.made == 1
     same_bits(tmp_path / "recorded", tmp_path / "plain")
 
 
