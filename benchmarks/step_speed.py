@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import vitrail
-from vitrail.data.named import from_arrays
+from vitrail.data.arrays import from_arrays
 from vitrail.model import devices
 from vitrail.training.loop import Trainer
 from vitrail.training.recipe_files import read_recipe

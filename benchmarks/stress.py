@@ -5,8 +5,8 @@ r"""Curves of `vitrail stress` for models that are at hand; the plots go to docs
     python benchmarks/stress.py cifar10.npz ViT=runs/vit ResNet=runs/resnet --baseline ResNet --device cuda \
         --out benchmarks/stress_cifar10.json --plot docs/images/stress_cifar10.png
 
-The first argument is anything that DATA can be, or a .npz file with x_test, y_test and classes. Trials are kept in
-`--trials FOLDER`, so that the same command goes on where it was stopped.
+The first argument is any DATA. Trials are kept in `--trials FOLDER`, so that the same command goes on where it was
+stopped.
 """
 
 from __future__ import annotations
@@ -16,23 +16,11 @@ import json
 import platform
 from datetime import date
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 
 import vitrail
-from vitrail.data.named import from_arrays
-
-
-def opened(data: str) -> Any:
-    """The test pictures of a .npz file, or the address as it is."""
-    if not data.endswith(".npz"):
-        return data
-    with np.load(data) as file:
-        pictures, labels, classes = file["x_test"], file["y_test"].astype(np.int64), file["classes"].tolist()
-    return from_arrays(Path(data).stem, pictures, labels, classes, {"test": len(pictures)})
 
 
 def main() -> None:
@@ -53,7 +41,7 @@ def main() -> None:
     places = dict(word.split("=", 1) for word in args.models)
     report = vitrail.stress(
         places,
-        opened(args.data),
+        args.data,
         only=args.only,
         pictures=args.pictures,
         seeds=args.seeds,

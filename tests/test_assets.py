@@ -6,7 +6,7 @@ import pytest
 
 import vitrail
 from vitrail import assets
-from vitrail.data.named import from_arrays
+from vitrail.data.arrays import from_arrays
 from vitrail.model.zoo import find
 from vitrail.training.recipe_files import read_recipe
 

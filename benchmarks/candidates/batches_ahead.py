@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 import vitrail
+from vitrail.data.arrays import from_arrays
 from vitrail.data.batch import Batch
-from vitrail.data.named import from_arrays
 from vitrail.data.resident import ResidentLoader
 from vitrail.training.loop import Trainer
 

@@ -2,7 +2,7 @@
 
     python benchmarks/cifar10/record.py CIFAR10.npz cifar10-94 cifar10-96 --seeds 5 --out benchmarks/cifar10/record.json
 
-The file has x_train, y_train, x_test, y_test (pictures, height, width, channels) and classes; any other DATA works too.
+Any DATA works; the .npz file has x_train, y_train, x_test, y_test (pictures, height, width, channels) and classes.
 Rows of an `--out` that is there are kept, and seeds of the same row are added to it: `--first 3 --seeds 2` goes on
 where three seeds were. `--keep FOLDER` keeps the models. `--choose` holds 5,000 training pictures out and scores on
 them, never on the test pictures: for choosing settings, `--set optimiser.muon_lr=0.01` (several: all combinations).
@@ -29,29 +29,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import vitrail
-from vitrail.data.named import from_arrays
 from vitrail.data.opening import open_source
-from vitrail.data.source import Source
 
-
-@cache
-def read(data: str) -> Source:
-    if not data.endswith(".npz"):
-        return open_source(data)
-    with np.load(data) as file:
-        arrays = {name: file[name] for name in file.files}
-    pictures = np.concatenate([arrays["x_train"], arrays["x_test"]])
-    labels = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
-    sizes = {"train": len(arrays["x_train"]), "test": len(arrays["x_test"])}
-    # samples lie in the order of their names: test before train
-    pictures, labels = (np.concatenate([x[sizes["train"] :], x[: sizes["train"]]]) for x in (pictures, labels))
-    return from_arrays(
-        "cifar10", pictures, labels, arrays["classes"].tolist(), {"test": sizes["test"], "train": sizes["train"]}
-    )
+read = cache(open_source)
 
 
 def one(

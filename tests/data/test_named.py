@@ -10,7 +10,8 @@ import torchvision.datasets
 from sklearn.datasets import load_digits
 
 from tests.data.named_files import MAKERS
-from vitrail.data.named import KNOWN, Arrays, data_folder, from_named
+from vitrail.data.arrays import Arrays
+from vitrail.data.named import KNOWN, data_folder, from_named
 from vitrail.data.named_sets import NAMED
 from vitrail.data.samples import SPLITS, UNSAID
 from vitrail.data.splits import make_splits

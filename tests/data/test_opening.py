@@ -9,8 +9,8 @@ import pytest
 
 import vitrail.data
 from vitrail.data import Source, open_source
+from vitrail.data.arrays import Arrays
 from vitrail.data.folder import Files
-from vitrail.data.named import Arrays
 from vitrail.data.samples import Names
 from vitrail.errors import DataError
 

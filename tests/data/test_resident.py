@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from vitrail.data.arrays import Arrays
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.cache import Decoded, decode_all, sampled_sizes, stored_size
 from vitrail.data.folder import from_folder
 from vitrail.data.loading import TrainingLoader
-from vitrail.data.named import Arrays
 from vitrail.data.resident import ResidentLoader
 from vitrail.data.samples import Names, Samples
 from vitrail.data.schedule import Schedule, Share

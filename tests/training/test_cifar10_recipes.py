@@ -6,7 +6,7 @@ import torch
 
 import vitrail
 from tests.training.running import rows_of
-from vitrail.data.named import from_arrays
+from vitrail.data.arrays import from_arrays
 
 RECIPES = [f"cifar10-{name}" for name in ("94", "95", "96", "97", "best")]
 SOME = ["cifar10-94", *(pytest.param(name, marks=pytest.mark.slow) for name in RECIPES[1:])]

@@ -42,7 +42,7 @@ def train(
     Parameters
     ----------
     data
-        a folder of class folders, a table, a named set, tar shards; see docs/data.md
+        a folder of class folders, a table, a named set, tar shards, a .npz file; see docs/data.md
     recipe
         a named recipe or a TOML file; flags below change it. By default one that suits the data
     start

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitrail.data.arrays import from_arrays, from_npz
     from vitrail.data.folder import from_folder
     from vitrail.data.hub import from_hub
     from vitrail.data.named import from_named
@@ -21,9 +22,11 @@ _HOMES = {
     "Source": "source",
     "Splits": "splits",
     "Subset": "source",
+    "from_arrays": "arrays",
     "from_folder": "folder",
     "from_hub": "hub",
     "from_named": "named",
+    "from_npz": "arrays",
     "from_table": "table",
     "make_splits": "splits",
     "open_source": "opening",
@@ -35,9 +38,11 @@ __all__ = [
     "Source",
     "Splits",
     "Subset",
+    "from_arrays",
     "from_folder",
     "from_hub",
     "from_named",
+    "from_npz",
     "from_table",
     "make_splits",
     "open_source",

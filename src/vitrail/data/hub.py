@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.arrays import numbered_names
 from vitrail.data.grouping import groups_by_name
-from vitrail.data.named import numbered_names
 from vitrail.data.notes import class_notes, counted, quoted
 from vitrail.data.samples import SPLITS, UNSAID, Samples
 from vitrail.data.source import Readable, Source

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.data.arrays import Arrays, numbered_source
 from vitrail.data.folder import Files
-from vitrail.data.grouping import groups_by_name
 from vitrail.data.named_sets import NAMED, class_names
-from vitrail.data.notes import class_notes
-from vitrail.data.samples import SPLITS, UNSAID, Names, Samples
-from vitrail.data.source import Readable, Reader, Source
+from vitrail.data.samples import Names
+from vitrail.data.source import Reader, Source
 from vitrail.errors import DataError
 from vitrail.pictures.sources import printable
 
 DIGITS = "digits"
 KNOWN = tuple(sorted([DIGITS, *NAMED]))
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """Pictures of one size in one array of bytes, (pictures, height, width, channels)."""
-
-    array: NDArray[np.uint8] = field(repr=False)
-
-    def read_many(self, rows: Sequence[int]) -> list[Readable]:
-        return [self.array[row] for row in rows]
 
 
 def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -68,17 +56,9 @@ def from_named(
         absolute = os.path.abspath(root)
         reader = Files(absolute, Names.of(_below(path, absolute) for paths, _ in taken for path in paths))
     labels = np.concatenate([labels for _, labels in taken])
-    return _source(
+    return numbered_source(
         name, reader, labels, classes, {s: len(part[1]) for s, part in zip(order, taken, strict=True)}, group_by
     )
-
-
-def from_arrays(
-    name: str, pictures: NDArray[np.uint8], labels: NDArray[np.int64], classes: Sequence[str], sizes: dict[str, int]
-) -> Source:
-    """Pictures that are in memory already, (pictures, height, width, channels), one split after the other: `sizes`
-    says how many each has, `{"train": 50_000, "test": 10_000}`."""
-    return _source(name, Arrays(pictures), labels, tuple(classes), sizes, None)
 
 
 def _dataset(name: str, root: Path, arguments: dict[str, Any], download: bool) -> Any:
@@ -117,36 +97,6 @@ def _below(path: str, root: str) -> str:
     return os.path.relpath(os.path.abspath(path), root)
 
 
-def numbered_names(sizes: Mapping[str, int]) -> Names:
-    """`train/000123` for each place in each split, in the order of the names if that of the splits is; in a split that
-    is called "", `000123`."""
-    names = []
-    for split, size in sizes.items():
-        width = max(6, len(str(size - 1)))
-        names += [f"{split}/{place:0{width}d}" if split else f"{place:0{width}d}" for place in range(size)]
-    return Names.of(names)
-
-
-def _source(
-    name: str,
-    reader: Reader,
-    labels: NDArray[np.int64],
-    classes: tuple[str, ...],
-    sizes: dict[str, int],
-    group_by: str | None,
-) -> Source:
-    names = numbered_names(sizes)
-    splits = np.repeat([SPLITS.index(split) if split else UNSAID for split in sizes], list(sizes.values()))
-    samples = Samples(
-        names,
-        classes,
-        labels.astype(np.int32),
-        splits.astype(np.int8),
-        groups=None if group_by is None else groups_by_name(names, group_by),
-    )
-    return Source(name, samples, reader, notes=tuple(class_notes(samples)))
-
-
 def _digits(group_by: str | None) -> Source:
     """1,797 handwritten digits of 8 x 8 pixels; their 17 shades of grey are spread over 0 to 255."""
     from sklearn.datasets import load_digits
@@ -154,4 +104,4 @@ def _digits(group_by: str | None) -> Source:
     digits = load_digits()
     shades = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., None]
     classes = tuple(map(str, digits.target_names))
-    return _source(DIGITS, Arrays(shades), digits.target.astype(np.int64), classes, {"": len(shades)}, group_by)
+    return numbered_source(DIGITS, Arrays(shades), digits.target.astype(np.int64), classes, {"": len(shades)}, group_by)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from vitrail.data.arrays import from_npz
 from vitrail.data.folder import from_folder
 from vitrail.data.hub import from_hub
 from vitrail.data.named import KNOWN, from_named
@@ -27,7 +28,7 @@ def open_source(
     group_by: str | None = None,
     everything: bool = False,
 ) -> Source:
-    """The source that DATA means: a folder, a table, tar shards, a set on the Hub, or a set that is known by its name.
+    """The source that DATA means: a folder, a table, tar shards, arrays, a set on the Hub or one known by its name.
     What exists as a file or folder goes before a name.
 
     `data_dir` and `download` are for sets by name, the columns and the separator for tables, `group_by` for all: it is
@@ -47,13 +48,15 @@ def open_source(
         return from_table(
             text, path_column=path_column, label_column=label_column, separator=separator, group_by=group_by
         )
+    if text.lower().endswith(".npz") and there:
+        return from_npz(text, group_by=group_by)
     if text.startswith("hf:") and not there:
         return from_hub(text, data_dir=data_dir, image_column=path_column, label_column=label_column, group_by=group_by)
     if text in KNOWN and not there:
         return from_named(text, data_dir=data_dir, download=download, group_by=group_by)
     raise DataError(
         f"{printable(text)} is {'no data' if there else 'not there'}: give a folder of class folders, "
-        f"a table ({' '.join(TABLES)}), .tar shards, hf:owner/name, or one of {', '.join(KNOWN)}"
+        f"a table ({' '.join(TABLES)}), .tar shards, arrays in a .npz file, hf:owner/name, or one of {', '.join(KNOWN)}"
     )
 
 
