@@ -195,7 +195,8 @@ def take_part(order: Order, line: Connection) -> None:
         plain = float(loss(model, pictures[:COMPARED], noise[: order.batch_size]))
     line.send({"loss": plain, "learning": sum(one.numel() for one in model.parameters() if one.requires_grad)})
     say(order, "its loss told")
-    precision = Precision("bf16_residual" if RESIDUAL in order.name else "auto", device)
+    usual = "bf16" if device.type == "cuda" else "fp32"
+    precision = Precision("bf16_residual" if RESIDUAL in order.name else usual, device)
     if RESIDUAL in order.name:
         precision.prepare(model)
     with precision.autocast():

@@ -6,8 +6,9 @@ import torch
 import vitrail
 from tests.training.running import TINY, assert_same_training, make_pictures, rows_of
 from vitrail.model import fp8_training
+from vitrail.model.zoo import configure
 from vitrail.training.loop import Trainer
-from vitrail.training.precision import Precision
+from vitrail.training.precision import Precision, choose_precision
 from vitrail.training.stopping import StoppedError
 from vitrail.training.train import resume
 
@@ -30,13 +31,34 @@ def test_residuals_are_bfloat16_where_that_is_asked_for_and_in_training_alone():
     assert tokens_between_blocks("bf16_residual") == [torch.bfloat16, torch.float32]
 
 
-@pytest.mark.parametrize(("asked", "on_a_gpu"), [("auto", "bf16"), ("fast", "bf16_residual")])
-def test_what_is_left_open_is_float32_where_no_gpu_has_bfloat16(asked, on_a_gpu, monkeypatch):
-    assert Precision(asked, torch.device("cpu")).name == "fp32"
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    monkeypatch.setattr(torch, "tensor", lambda value, device: value)  # there may be none here
-    monkeypatch.setattr(torch, "zeros", lambda shape, device: 0.0)
-    assert Precision(asked, torch.device("cuda")).name == on_a_gpu
+@pytest.mark.parametrize(("asked", "half"), [("auto", "bf16"), ("fast", "bf16_residual")])
+@pytest.mark.parametrize("has", [False, True])
+def test_what_is_left_open_is_bfloat16_where_the_device_multiplies_it(asked, half, has, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: has)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has})
+    config = configure("vit_ti16")
+    for device in ("cuda", "cpu"):
+        assert choose_precision(asked, torch.device(device), config) == (half if has else "fp32")
+    assert choose_precision(asked, torch.device("mps"), config) == "fp32"
+    assert choose_precision("fp16", torch.device("cuda"), config) == "fp16"
+
+
+NARROW = {"embed_dim": 64, "num_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "auto", "fast"),
+    [
+        ("vit_ti16", NARROW, "fp32", "fp32"),
+        ("r26_vit_s32", {}, "bf16", "bf16_residual"),
+        ("r26_small", {}, "bf16", "bf16"),
+    ],
+)
+def test_a_cpu_keeps_float32_for_narrow_models_alone(name, changes, auto, fast, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    config = configure(name, **changes)
+    assert choose_precision("auto", torch.device("cpu"), config) == auto
+    assert choose_precision("fast", torch.device("cpu"), config) == fast
 
 
 @pytest.mark.parametrize("name", ["bf16_residual", "fp8"])

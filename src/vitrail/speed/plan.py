@@ -159,7 +159,7 @@ def plan(
         batch=base.batch_size if batch_size is None else batch_size,
         devices=gpus,
         accumulate=base.accumulate if accumulate is None else accumulate,
-        precision=_precision(precision or base.precision, device if measure else "cuda"),  # type: ignore[arg-type]
+        precision=_precision(precision or base.precision, device if measure else "cuda", config),  # type: ignore[arg-type]
         optimiser=optimiser or base.optimiser.name,  # type: ignore[arg-type]
         ema=base.ema > 0 if ema is None else ema,
         shard=shard,
@@ -242,7 +242,7 @@ def _pictures(given: int | str) -> int:
     return int(text)
 
 
-def _precision(name: str, device: str | None) -> str:
+def _precision(name: str, device: str | None, config: ViTConfig | ResNetConfig) -> str:
     """What `auto` and `fast` are on the device that is planned for, or measured; `fp8` takes no more than `fast`."""
     name = "bf16_residual" if name == "fp8" else name
     chosen = {"auto": "bf16", "fast": "bf16_residual"}
@@ -252,6 +252,6 @@ def _precision(name: str, device: str | None) -> str:
     if name in PRECISIONS or device == "cuda":
         return chosen.get(name, name)
     from vitrail.model.devices import choose_device
-    from vitrail.training.precision import Precision
+    from vitrail.training.precision import choose_precision
 
-    return Precision(name, choose_device(device)).name
+    return choose_precision(name, choose_device(device), config)

@@ -25,7 +25,7 @@ from vitrail.training.muon import Muon
 from vitrail.training.objective import Objective
 from vitrail.training.optimisers import make_optimiser
 from vitrail.training.parallel import World
-from vitrail.training.precision import Precision
+from vitrail.training.precision import Precision, choose_precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.schedules import make_schedule
 from vitrail.training.spreading import replicate, shard
@@ -65,7 +65,7 @@ def make_trainer(
     recipe, feeding = plan.recipe, plan.feeding
     model = plan.classifier.model.train()
     total, steps = feeding.total_steps, feeding.schedule.steps_per_epoch
-    precision = Precision(recipe.precision, world.device)
+    precision = Precision(choose_precision(recipe.precision, world.device, model.config), world.device)
     precision.prepare(model)
     reason = _compile(plan, world, precision, sharded) if recipe.compile else None
     if sharded:

@@ -27,7 +27,7 @@ from vitrail.training.checkpoints import find_latest
 from vitrail.training.groups import parameter_groups
 from vitrail.training.job import Job
 from vitrail.training.parallel import Launch, World, joined_world
-from vitrail.training.precision import Precision
+from vitrail.training.precision import Precision, choose_precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import make_recipe, to_toml
 from vitrail.training.run import Run
@@ -130,7 +130,8 @@ def _planned(work: Work, recipe: Recipe, source: Source, start: Start | Mapping[
     feeding = plan.feeding
     make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
     parameter_groups(plan.classifier.model, recipe.optimiser)
-    Precision(recipe.precision, world.device).prepare(plan.classifier.model)
+    model = plan.classifier.model
+    Precision(choose_precision(recipe.precision, world.device, model.config), world.device).prepare(model)
     return plan
 
 

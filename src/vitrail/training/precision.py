@@ -13,12 +13,25 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from vitrail.errors import VitrailError
-from vitrail.model.devices import multiplies_eight_bits
+from vitrail.model.config import ResNetConfig, ViTConfig
+from vitrail.model.devices import cpu_multiplies_bf16, multiplies_eight_bits
 from vitrail.model.fp8_training import use_eight_bits
 from vitrail.model.vit import ViT
 from vitrail.training.skipping import local
 
 _FIRST_SCALE, _GROW_AFTER = 2.0**16, 2000
+_NARROW = 128  # channels of tokens below which a CPU may take longer to convert numbers than it saves by shorter ones
+
+
+def choose_precision(name: str, device: torch.device, config: ViTConfig | ResNetConfig) -> str:
+    """What `auto` and `fast` are for a model on a device: half precision where that is faster."""
+    if name not in ("auto", "fast"):
+        return name
+    half = "bf16_residual" if name == "fast" and isinstance(config, ViTConfig) else "bf16"
+    if device.type == "cuda":
+        return half if torch.cuda.is_bf16_supported() else "fp32"
+    is_narrow = isinstance(config, ViTConfig) and config.embed_dim < _NARROW
+    return half if device.type == "cpu" and not is_narrow and cpu_multiplies_bf16() else "fp32"
 
 
 class Precision:
@@ -27,9 +40,6 @@ class Precision:
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.device = device
-        if name in ("auto", "fast"):
-            half = "bf16" if name == "auto" else "bf16_residual"
-            name = half if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
         if name == "fp16" and device.type == "cpu":
             raise VitrailError("precision fp16 needs a GPU: use bf16 or fp32 on the CPU")
         self.name = name
@@ -39,10 +49,10 @@ class Precision:
 
     def prepare(self, model: nn.Module) -> None:
         """Says to the model what autocast does not: in which numbers its blocks hand tokens on, and multiply."""
-        if self.name not in ("bf16_residual", "fp8"):
-            return
         # of norms whose weights are wider than their inputs: they are taken apart, which is what is wanted here
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
+        if self.name not in ("bf16_residual", "fp8"):
+            return
         encoders = [module for module in model.modules() if isinstance(module, ViT)]
         if not encoders:
             raise VitrailError(f"precision {self.name} is for Vision Transformers: use bf16")

@@ -123,8 +123,8 @@ class Recipe:
     auto_batch: bool = False  # set by batch_size = "auto": the largest that fits; learning rates are for batch_size
     accumulate: int = 1  # parts of a batch that go through the model one after the other
     seed: int = 0
-    # auto: bf16 where the GPU has it, else fp32; bf16_residual: the sums over the blocks too, which is faster and less
-    # exact; fast: that where the GPU has it, else fp32; fp8: bf16_residual with the blocks' linear maps in eight bits
+    # auto: bf16 where the device multiplies it, else fp32; bf16_residual: the sums over the blocks too, which is faster
+    # and less exact; fast: that where auto is bf16, else fp32; fp8: bf16_residual with linear maps in eight bits
     precision: Literal["auto", "fast", "fp32", "bf16", "bf16_residual", "fp16", "fp8"] = "auto"
     compile: bool = False
     record: bool = False  # on one GPU: the whole step is recorded and replayed, which makes small models faster
