@@ -148,7 +148,7 @@ def _part(arrays: Mapping[str, NDArray[Any]], split: str, said: str) -> tuple[ND
 def _pictures(array: NDArray[Any], said: str) -> NDArray[np.uint8]:
     """(pictures, height, width, channels)."""
     if array.dtype != np.uint8:
-        raise DataError(f"{said} is {array.dtype}: pictures must be bytes, uint8 from 0 to 255")
+        raise DataError(f"{said} is {array.dtype}: pictures must be bytes from 0 to 255: save them as uint8")
     array = array[..., None] if array.ndim == 3 else array
     if array.ndim == 4 and array.shape[3] not in CHANNELS and array.shape[1] in CHANNELS:
         array = np.ascontiguousarray(np.moveaxis(array, 1, 3))
