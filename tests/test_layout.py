@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitrail
+from vitrail.model.devices import constant
 
 SOURCE = Path(vitrail.__file__).parent
 TIERS = {
@@ -65,7 +67,7 @@ def test_files_stay_short_enough_to_read(path: Path) -> None:
 def loaded_by(code: str) -> set[str]:
     script = f"import sys; {code}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return {name.split(".")[0] for name in done.stdout.split()}
+    return set(done.stdout.split())
 
 
 def test_help_and_the_zoo_do_not_wait_for_torch() -> None:
@@ -81,6 +83,15 @@ def test_the_core_imports_without_the_command_line() -> None:
     loaded = loaded_by("import vitrail; vitrail.Classifier, vitrail.ViT, vitrail.load")
     assert not {"cyclopts", "rich", "timm", "transformers"} & loaded
     assert "torch" in loaded
+
+
+def test_a_model_that_is_loaded_does_not_wait_for_the_compiler() -> None:
+    assert "torch._dynamo" not in loaded_by("import vitrail; vitrail.load('cifar10_small').model")
+
+
+def test_what_is_marked_as_constant_is_marked_as_torch_does_it() -> None:
+    ours, torchs = (mark(lambda: True) for mark in (constant, torch.compiler.assume_constant_result))
+    assert vars(ours) == vars(torchs) != {}
 
 
 @pytest.mark.parametrize("name", vitrail.__all__)

@@ -107,7 +107,9 @@ WRONG = {
         "a": [1],
         "b": [2],
     },
-    "x_train is float32: pictures must be bytes from 0 to 255: save them as uint8": {"x_train": np.zeros((2, 4, 4, 3), np.float32)},
+    "x_train is float32: pictures must be bytes from 0 to 255: save them as uint8": {
+        "x_train": np.zeros((2, 4, 4, 3), np.float32)
+    },
     "x_train is (2, 6, 6, 5): pictures must be (pictures, height, width[, channels])": {
         "x_train": np.zeros((2, 6, 6, 5), np.uint8)
     },

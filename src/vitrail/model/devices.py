@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +13,15 @@ from vitrail.errors import VitrailError
 from vitrail.model.kernel_sizes import is_large
 
 HAS_TRITON = find_spec("triton") is not None  # it comes with torch where that is made for GPUs
+
+Question = TypeVar("Question", bound=Callable[..., bool])
+
+
+def constant(question: Question) -> Question:
+    """Marks what a compiler need not look into, as `torch.compiler.assume_constant_result` does; but that imports the
+    compiler, for which every command would wait a second."""
+    question._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return question
 
 
 def kernel_type(x: Tensor) -> torch.dtype | None:
@@ -27,19 +38,19 @@ def half_on_gpu(x: Tensor) -> torch.dtype | None:
     return kind if kind in (torch.bfloat16, torch.float16) else None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def is_hopper() -> bool:
     """Whether the GPU has what kernels for some hundred tokens need: tiles that it fetches by itself."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def multiplies_eight_bits() -> bool:
     """Whether the GPU has products of eight-bit floating point: Ada, Hopper and later."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def cpu_multiplies_bf16() -> bool:
     """Whether the processor has instructions for products of bfloat16 (AVX-512's)."""
     return bool(torch.cpu.get_capabilities().get("avx512_bf16", False))
