@@ -34,7 +34,7 @@ def test_residuals_are_bfloat16_where_that_is_asked_for_and_in_training_alone():
 @pytest.mark.parametrize(("asked", "half"), [("auto", "bf16"), ("fast", "bf16_residual")])
 @pytest.mark.parametrize("has", [False, True])
 def test_what_is_left_open_is_bfloat16_where_the_device_multiplies_it(asked, half, has, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: has)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has or including_emulation)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has})
     config = configure("vit_ti16")
     for device in ("cuda", "cpu"):

@@ -29,7 +29,7 @@ def choose_precision(name: str, device: torch.device, config: ViTConfig | ResNet
         return name
     half = "bf16_residual" if name == "fast" and isinstance(config, ViTConfig) else "bf16"
     if device.type == "cuda":
-        return half if torch.cuda.is_bf16_supported() else "fp32"
+        return half if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     is_narrow = isinstance(config, ViTConfig) and config.embed_dim < _NARROW
     return half if device.type == "cpu" and not is_narrow and cpu_multiplies_bf16() else "fp32"
 
