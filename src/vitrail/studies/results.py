@@ -108,13 +108,8 @@ class Result:
             writer.writerow(("row", "series", *columns, "parameters", "training_flops", "pictures"))
             for row in self.rows:
                 values = [*(row.settings.get(key, "") for key in varied), *([row.chosen] if chosen else [])]
-                figures = (
-                    row.score,
-                    "" if row.spread is None else row.spread,
-                    row.n,
-                    "" if row.val is None else row.val,
-                )
-                costs = (row.seconds, row.parameters, row.training_flops, row.pictures)
+                figures = (_digits(row.score), _digits(row.spread), row.n, _digits(row.val))
+                costs = (_digits(row.seconds), row.parameters, row.training_flops, row.pictures)
                 writer.writerow((row.row, row.series, *values, *figures, *costs))
 
     def table(self) -> list[list[str]]:
@@ -177,6 +172,11 @@ def training_flops(recipe: Recipe, config: Config, steps: int) -> float:
 
 def percent(score: float, spread: float | None) -> str:
     return f"{100 * score:.2f}%" if spread is None else f"{100 * score:.2f} ± {100 * spread:.2f}%"
+
+
+def _digits(figure: float | None) -> str:
+    """Six of them: what a mean has behind these is noise of the sum."""
+    return "" if figure is None else f"{figure:.6g}"
 
 
 def _word(measure: str) -> str:
