@@ -64,7 +64,7 @@ recipes = st.builds(
         balanced=st.booleans(),
     ),
     pixels=st.builds(Pixels, crop_pct=st.none() | positive, mean=st.none() | st.tuples(share, share, share)),
-    augmentation=st.builds(Augmentation, hflip=share, mixup=positive, repeats=whole),
+    augmentation=st.builds(Augmentation, hflip=share, mixup=positive, padding=whole),
     optimiser=st.builds(
         Optimiser,
         lr=positive,
@@ -77,7 +77,13 @@ recipes = st.builds(
     loss=st.builds(Loss, smoothing=share),
     distillation=st.builds(Distillation, teacher=st.text(st.characters(codec="utf-8"))),
     stages=st.lists(
-        st.builds(Stage, until=st.floats(0.01, 1), img_size=whole, patch_drop=st.none() | st.floats(0, 0.99))
+        st.builds(
+            Stage,
+            until=st.floats(0.01, 1),
+            img_size=whole,
+            patch_drop=st.none() | st.floats(0, 0.99),
+            augmentation=st.none() | st.builds(Augmentation, crop=st.just("pad"), mixup=share, padding=whole),
+        )
     ).map(tuple),
 )
 
@@ -101,7 +107,11 @@ def test_what_is_written_is_read_again(recipe):
         ("data = 3", "it must be a table"),
         ("architecture = 3", "architecture must be a table"),
         ("stages = 3", "it must be a list"),
-        ("[[stages]]\nuntil = 0.5", "a stage must have img_size or patch_drop"),
+        ("[[stages]]\nuntil = 0.5", "a stage must have img_size, patch_drop or augmentation"),
+        ("[[stages]]\nuntil = 0.5\naugmentation.mixing = 1", "nothing reads 'stages.augmentation.mixing'"),
+        ("[[stages]]\nuntil = 0.5\naugmentation.mixup = -1.0", "augmentation: mixup=-1.0 must not be negative"),
+        ("[[stages]]\nuntil = 0.5\naugmentation.repeats = 2", "augmentation.repeats must be the recipe's"),
+        ("[[stages]]\nuntil = 0.5\naugmentation.crop = 'none'", "augmentation.crop must be none for all"),
         ("[[stages]]\nuntil = 0.5\npatch_drop = 1.0", "stages: patch_drop must be from 0 to below 1"),
         ("[[stages]]\nuntil = 0.5\npatch_drop = 0.5\n[mae]", "patch_drop must be 0 where there are no labels"),
         ("[architecture]\npatch_drop = 0.5\n[masked]", "patch_drop must be 0 where there are no labels"),

@@ -108,6 +108,18 @@ def test_steps_that_leave_patches_out_have_a_recording_of_their_own(pictures, tm
 
 
 @pytest.mark.usefixtures("tape")
+def test_steps_that_no_longer_mix_pictures_have_a_recording_of_their_own(pictures, tmp_path):
+    mixing = {"crop": "pad", "mixup": 0.5, "cutmix": 0.5, "erase": 0.5}
+    light = {"augmentation.mixup": 0, "augmentation.cutmix": 0}
+    settings = TINY | RICH | light | {"stages": [{"until": 0.5, "augmentation": mixing}], "steps": 16}
+    for name, record in (("recorded", True), ("plain", False)):
+        changes = settings | {"record": record}
+        vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cpu")
+    assert Tape.made == 2
+    same_bits(tmp_path / "recorded", tmp_path / "plain")
+
+
+@pytest.mark.usefixtures("tape")
 def test_what_a_teacher_says_is_recorded_too(pictures, tmp_path):
     vitrail.train(pictures, recipe="small", out=tmp_path / "teacher", changes=TINY | RICH, device="cpu")
     settings = TINY | RICH | {"distillation.teacher": str(tmp_path / "teacher"), "seed": 1}

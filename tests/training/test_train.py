@@ -84,6 +84,32 @@ def test_stages_leave_patches_out_and_then_none(pictures, tmp_path, monkeypatch)
     assert not run.best.model.config.dynamic_img_size
 
 
+@pytest.mark.parametrize("engine", ["resident", "workers"])
+def test_a_stage_has_the_batches_of_a_training_with_its_augmentation(pictures, tmp_path, monkeypatch, engine):
+    seen, original = [], Trainer.train_step
+
+    def train_step(trainer, batch, preprocessing):
+        seen.append((batch.pixels.clone(), batch.inputs(preprocessing), batch.targets(3)))
+        original(trainer, batch, preprocessing)
+
+    def batches(name, settings):
+        seen.clear()
+        train(pictures, tmp_path / name, {"img_size": 16, "data.engine": engine, **settings})
+        return list(seen)
+
+    monkeypatch.setattr(Trainer, "train_step", train_step)
+    strong = {"crop": "pad", "policy": "randaugment", "mixup": 0.8, "cutmix": 1.0, "erase": 0.5}
+    light = {"augmentation": {"crop": "pad", "hflip": 0.0}}
+    mixed = batches("strong", {"augmentation": strong})
+    plain = batches("light", light)
+    both = batches("both", light | {"stages": [{"until": 0.75, "augmentation": strong}]})
+    assert len(both) == 12
+    for one, other in zip(both, mixed[:9] + plain[9:], strict=True):
+        assert all(torch.equal(here, there) for here, there in zip(one, other, strict=True))
+    assert mixed[9][2].ndim == 2  # mixed labels,
+    assert plain[9][2].ndim == 1  # and not
+
+
 def test_a_resnet_has_no_patches_to_leave_out(pictures, tmp_path):
     changes = {"model": "resnetv2_50x1_bit", "stages": [{"until": 0.5, "patch_drop": 0.5}], "steps": 2}
     with pytest.raises(ConfigError, match="a ResNet has no patches"):

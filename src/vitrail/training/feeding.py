@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitrail.data.augmentation.plan import Augmentation
 from vitrail.data.cache import Decoded, Progress, decode_all, sampled_sizes, stored_size
 from vitrail.data.loading import EvaluationLoader, TrainingLoader, check_pairs
 from vitrail.data.resident import ResidentEvaluation, ResidentLoader
@@ -22,7 +23,7 @@ from vitrail.data.views import View
 from vitrail.errors import DataError
 from vitrail.pictures import Preprocessing
 from vitrail.training.parallel import World
-from vitrail.training.recipe import Recipe, Stage
+from vitrail.training.recipe import Recipe, Stage, augmentations
 from vitrail.training.schedules import warmup_of
 
 PART_OF_MEMORY = 0.3  # of the device's, that pixels may take
@@ -66,7 +67,8 @@ class Feeding:
                 f" {self.train.source.name}: --batch-size {self.largest_batch()} works"
             )
         self.schedule.at(0, self.world.share)
-        check_pairs(recipe.augmentation, self.schedule, self.world.share)
+        for plan in augmentations(recipe):
+            check_pairs(plan, self.schedule, self.world.share)
 
     def largest_batch(self) -> int:
         """That divides into parts, and where there are enough pictures into pairs to mix."""
@@ -153,22 +155,22 @@ class Feeding:
     def loader(self, step: int) -> tuple[TrainingLoader | ResidentLoader, Preprocessing, int]:
         """The loader for this step, its preprocessing, and the step from which on there is another."""
         preprocessing, until = self.stage(step)
-        plan, share = self.recipe.augmentation, self.world.share
+        plan, share = self._now(step).augmentation or self.recipe.augmentation, self.world.share
         if self.engine == "resident":
-            device = self.world.device
-            if preprocessing not in self._residents:
+            device, key = self.world.device, (preprocessing, plan)
+            if key not in self._residents:
                 self._residents.clear()  # one holds all pixels
                 options = {"device": device, "share": share, "compiled": self.recipe.compile, "views": self.views}
                 made = ResidentLoader(self.schedule, self._decoded, preprocessing, plan, **options)  # type: ignore[arg-type]
-                self._residents[preprocessing] = made
-            return self._residents[preprocessing], preprocessing, until
+                self._residents[key] = made
+            return self._residents[key], preprocessing, until
         pinned = self.world.device.type == "cuda"
         options = {"workers": self.recipe.data.workers, "strict": self.recipe.data.strict, "pin_memory": pinned}
         options |= {"share": share, "views": self.views}
         return TrainingLoader(self.schedule, preprocessing, plan, **options), preprocessing, until  # type: ignore[arg-type]
 
     @cached_property
-    def _residents(self) -> dict[Preprocessing, ResidentLoader]:
+    def _residents(self) -> dict[tuple[Preprocessing, Augmentation], ResidentLoader]:
         return {}
 
     @cached_property

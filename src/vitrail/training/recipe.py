@@ -103,12 +103,17 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Stage:
-    """Until this part of the steps, pictures are of this size (progressive resolution), or so many of their patches are
-    left out."""
+    """Until this part of the steps, pictures are of this size (progressive resolution), so many of their patches are
+    left out, or other things happen to them (no mixing at the end, say)."""
 
     until: float
     img_size: int | None = None  # None: the recipe's
     patch_drop: float | None = None  # None: the architecture's
+    augmentation: Augmentation | None = None  # all of it, in place of the recipe's; None: the recipe's
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.img_size is None and self.patch_drop is None and self.augmentation is None
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,11 @@ class Recipe:
         _check(self)
 
 
+def augmentations(recipe: Recipe) -> list[Augmentation]:
+    """The recipe's own, and those of its stages."""
+    return [recipe.augmentation, *(one.augmentation for one in recipe.stages if one.augmentation is not None)]
+
+
 def leaves_patches_out(recipe: Recipe) -> bool:
     """Whether any step does."""
     return bool(recipe.architecture.get("patch_drop")) or any(stage.patch_drop for stage in recipe.stages)
@@ -184,8 +194,16 @@ def _check(recipe: Recipe) -> None:
         (sum(getattr(recipe, name) is not None for name in METHODS) > 1, f"choose one of {', '.join(METHODS)}"),
         (any(not 0 < stage.until <= 1 for stage in recipe.stages), "stages: until must be above 0 and at most 1"),
         (
-            any(stage.img_size is None and stage.patch_drop is None for stage in recipe.stages),
-            "a stage must have img_size or patch_drop: this one changes nothing",
+            any(stage.changes_nothing for stage in recipe.stages),
+            "a stage must have img_size, patch_drop or augmentation: this one changes nothing",
+        ),
+        (
+            any(plan.repeats != recipe.augmentation.repeats for plan in augmentations(recipe)),
+            "stages: augmentation.repeats must be the recipe's: it says which pictures make a batch",
+        ),
+        (
+            len({plan.crop == "none" for plan in augmentations(recipe)}) > 1,
+            "stages: augmentation.crop must be none for all of the training or for no part of it",
         ),
         (
             any(not 0 <= (stage.patch_drop or 0) < 1 for stage in recipe.stages),
