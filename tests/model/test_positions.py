@@ -251,3 +251,28 @@ def test_learned_2d_positions_are_halves_for_the_column_and_the_row(build: Build
     plain.load_state_dict({**state, "pos_embed": table})
     pictures = noise(2, 3, 24, 40)
     torch.testing.assert_close(model(pictures), plain(pictures))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_rotations_are_products_with_complex_numbers_with_a_compiler_or_without(kind, monkeypatch):
+    torch.manual_seed(0)
+    packed = torch.randn(2, 6, 3, 4, 16, dtype=torch.float64).to(kind)  # as the linear map packs them: not in a row
+    x = packed.unbind(2)[1].transpose(1, 2)
+    turn = rotations((2, 3), 16, 100.0, 0, torch.device("cpu"))
+    pairs = x.double().numpy().reshape(2, 4, 6, 8, 2)
+    numbers = (pairs[..., 0] + 1j * pairs[..., 1]) * (turn[0].double().numpy() + 1j * turn[1].double().numpy())
+    right = torch.from_numpy(np.stack([numbers.real, numbers.imag], -1).reshape(x.shape))
+    tolerance = {torch.float64: 1e-15, torch.float32: 1e-6, torch.bfloat16: 0.02, torch.float16: 0.003}[kind]
+    for compiles in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda compiles=compiles: compiles)
+        found = rotate(x, turn)
+        assert found.dtype == kind
+        assert (found.double() - right).abs().max() <= tolerance * right.abs().max()
+
+
+def test_the_gradient_of_a_rotation_turns_back():
+    x = torch.randn(1, 2, 6, 8, dtype=torch.float64, requires_grad=True)
+    turn = rotations((2, 3), 8, 100.0, 0, torch.device("cpu"))
+    given = torch.randn_like(x)
+    (found,) = torch.autograd.grad(rotate(x, turn), x, given)
+    assert torch.allclose(found, rotate(given, turn * torch.tensor([1.0, -1.0])[:, None, None]))

@@ -58,11 +58,20 @@ def rotations(grid: Pair, head_dim: int, theta: float, num_prefix: int, device: 
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
     """Turns neighbouring channels of `x` (batch, heads, tokens, head_dim) by `turn` (2, …, tokens, head_dim / 2)."""
+    if x.is_cpu and not torch.compiler.is_compiling():
+        return _rotate_as_complex(x, turn)
     cos, sin = turn.to(x.dtype)
     both, opposite = torch.stack([cos, cos], dim=-1).flatten(-2), torch.stack([-sin, sin], dim=-1).flatten(-2)
     # neighbours exchanged in place, not even and odd ones apart: a compiler then reads memory in one stream
     exchanged = x.reshape(*x.shape[:-1], -1, 2).flip(-1).flatten(-2)
     return x * both + exchanged * opposite
+
+
+def _rotate_as_complex(x: Tensor, turn: Tensor) -> Tensor:
+    """The same as one product: a CPU without a compiler passes over its memory once, not four times."""
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * torch.complex(*turn.to(wide.dtype))).flatten(-2).to(x.dtype)
 
 
 def relative_index(grid: Pair, has_prefix: bool, num_prefix: int, device: torch.device) -> Tensor:
