@@ -44,7 +44,8 @@ vitrail, so that every command has something real to work on without a network:
 |---|---|
 | accuracy on the 10,000 test pictures | **{accuracy:.2f}%**; with flip at test time {flipped:.2f}% |
 | data | CIFAR-10's 50,000 training pictures (Krizhevsky 2009), nothing else |
-| recipe | `vitrail train cifar10 --recipe cifar10-small`, which also learns from a model of `cifar10-97`; one run, seed {seed}; the test pictures chose nothing |
+| recipe | `vitrail train cifar10 --recipe cifar10-small`, one run, seed {seed}; the test pictures chose nothing |
+| teacher | a model of `vitrail train cifar10 --recipe cifar10-97` |
 | model | {width} wide, {depth} blocks, {heads} heads, patches of 4 x 4, mean pooling, RMS norms, QK-norm, RoPE |
 | pictures | {pixels} |
 

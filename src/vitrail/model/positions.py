@@ -70,7 +70,7 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
 def _rotate_as_complex(x: Tensor, turn: Tensor) -> Tensor:
     """The same as one product: a CPU without a compiler passes over its memory once, not four times."""
     wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
-    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(wide.view(*wide.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * torch.complex(*turn.to(wide.dtype))).flatten(-2).to(x.dtype)
 
 
