@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import WeightsError
 from vitrail.model import ViT, ViTConfig
+from vitrail.model.devices import cpu_multiplies_bf16
 from vitrail.training import sam
 from vitrail.training.groups import parameter_groups
 from vitrail.training.muon import newton_schulz, orthogonalise
@@ -206,19 +207,20 @@ def test_lion_is_the_papers_algorithm() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("shape", [(64, 64), (32, 128), (128, 32)])
+@pytest.mark.parametrize("shape", [(64, 64), (32, 128), (128, 32), (128, 192), (256, 128)])
 def test_newton_schulz_comes_near_the_orthogonal_matrix(shape: tuple[int, int], device: str) -> None:
     matrices = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device) for seed in range(3)]
+    in_half = device == "cuda" or (min(shape) >= 128 and cpu_multiplies_bf16())
     for matrix, got in zip(matrices, orthogonalise(matrices), strict=True):
         u, sizes, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
         inner = u.mT @ got.double() @ vt.mT  # the singular values, if the directions were kept
         values = inner.diagonal()
-        assert (inner - torch.diag(values)).abs().max() < (0.05 if device == "cuda" else 1e-4)
+        assert (inner - torch.diag(values)).abs().max() < (0.05 if in_half else 1e-4)
         wanted = sizes / sizes.norm()
         large = wanted > 0.01
         for _ in range(5):
             wanted = 3.4445 * wanted - 4.7750 * wanted**3 + 2.0315 * wanted**5
-        torch.testing.assert_close(values, wanted, rtol=0, atol=0.05 if device == "cuda" else 1e-4)
+        torch.testing.assert_close(values, wanted, rtol=0, atol=0.05 if in_half else 1e-4)
         assert values[large].min() > 0.65
         assert values[large].max() < 1.25
 
