@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.errors import WeightsError
 from vitrail.model import ViT, ViTConfig
-from vitrail.model.devices import cpu_multiplies_bf16
+from vitrail.model.devices import cpu_gains_by_bf16
 from vitrail.training import sam
 from vitrail.training.groups import parameter_groups
 from vitrail.training.muon import newton_schulz, orthogonalise
@@ -210,7 +210,7 @@ def test_lion_is_the_papers_algorithm() -> None:
 @pytest.mark.parametrize("shape", [(64, 64), (32, 128), (128, 32), (128, 192), (256, 128)])
 def test_newton_schulz_comes_near_the_orthogonal_matrix(shape: tuple[int, int], device: str) -> None:
     matrices = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device) for seed in range(3)]
-    in_half = device == "cuda" or (min(shape) >= 128 and cpu_multiplies_bf16())
+    in_half = device == "cuda" or cpu_gains_by_bf16(min(shape))
     for matrix, got in zip(matrices, orthogonalise(matrices), strict=True):
         u, sizes, vt = torch.linalg.svd(matrix.double(), full_matrices=False)
         inner = u.mT @ got.double() @ vt.mT  # the singular values, if the directions were kept

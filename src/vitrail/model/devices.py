@@ -13,6 +13,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.kernel_sizes import is_large
 
 HAS_TRITON = find_spec("triton") is not None  # it comes with torch where that is made for GPUs
+NARROW = 128  # channels below which a CPU computes in float32
 
 Question = TypeVar("Question", bound=Callable[..., bool])
 
@@ -54,6 +55,12 @@ def multiplies_eight_bits() -> bool:
 def cpu_multiplies_bf16() -> bool:
     """Whether the processor has instructions for products of bfloat16 (AVX-512's)."""
     return bool(torch.cpu.get_capabilities().get("avx512_bf16", False))
+
+
+def cpu_gains_by_bf16(channels: int) -> bool:
+    """Whether the processor computes faster in bfloat16 with so many channels. With few, to convert the numbers takes
+    longer than they save."""
+    return channels >= NARROW and cpu_multiplies_bf16()
 
 
 def choose_device(name: str | None, local_rank: int = 0) -> torch.device:

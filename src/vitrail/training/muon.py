@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from vitrail.model.devices import cpu_multiplies_bf16
+from vitrail.model.devices import cpu_gains_by_bf16
 from vitrail.training.skipping import clear_bad, learning, local, unless_bad
 
-WIDE = 128  # rows from which a CPU gains by shorter numbers: below, there is little to gain
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # the quintic that is steepest at zero
 
 
@@ -21,16 +20,11 @@ def newton_schulz(matrices: Tensor, steps: int = 5) -> Tensor:
     a, b, c = COEFFICIENTS
     norms = torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)
     x = matrices / norms.clamp(min=1e-7)
-    x = x.bfloat16() if x.is_cuda or _is_quicker_in_half(x) else x
+    x = x.bfloat16() if x.is_cuda or (x.is_cpu and cpu_gains_by_bf16(x.shape[-2])) else x
     for _ in range(steps):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.to(matrices.dtype)
-
-
-def _is_quicker_in_half(matrices: Tensor) -> bool:
-    """Whether a CPU makes such matrices orthogonal in less than half of the time in bfloat16."""
-    return matrices.is_cpu and matrices.shape[-2] >= WIDE and cpu_multiplies_bf16()
 
 
 def orthogonalise(matrices: Sequence[Tensor]) -> list[Tensor]:

@@ -14,13 +14,12 @@ from torch.distributed.tensor import DTensor
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ResNetConfig, ViTConfig
-from vitrail.model.devices import cpu_multiplies_bf16, multiplies_eight_bits
+from vitrail.model.devices import cpu_gains_by_bf16, cpu_multiplies_bf16, multiplies_eight_bits
 from vitrail.model.fp8_training import use_eight_bits
 from vitrail.model.vit import ViT
 from vitrail.training.skipping import local
 
 _FIRST_SCALE, _GROW_AFTER = 2.0**16, 2000
-_NARROW = 128  # channels of tokens below which a CPU may take longer to convert numbers than it saves by shorter ones
 
 
 def choose_precision(name: str, device: torch.device, config: ViTConfig | ResNetConfig) -> str:
@@ -30,8 +29,8 @@ def choose_precision(name: str, device: torch.device, config: ViTConfig | ResNet
     half = "bf16_residual" if name == "fast" and isinstance(config, ViTConfig) else "bf16"
     if device.type == "cuda":
         return half if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    is_narrow = isinstance(config, ViTConfig) and config.embed_dim < _NARROW
-    return half if device.type == "cpu" and not is_narrow and cpu_multiplies_bf16() else "fp32"
+    gains = cpu_gains_by_bf16(config.embed_dim) if isinstance(config, ViTConfig) else cpu_multiplies_bf16()
+    return half if device.type == "cpu" and gains else "fp32"
 
 
 class Precision:
