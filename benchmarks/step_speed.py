@@ -1,6 +1,7 @@
 """How long a step of a recipe takes in the real loop, and in which kernels: for finding what to make faster.
 
     python benchmarks/step_speed.py cifar10-94 [--set precision='"bf16_residual"'] [--without-kernels] [--kernels 30]
+                                    [--trace steps.json]
 
 The pictures are random and lie on the device, as CIFAR-10's would; the loop is that of training, with its optimiser and
 average.
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--without-kernels", action="store_true", help="nothing but the usual kernels")
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="also the N kernels that take longest")
+    parser.add_argument("--trace", metavar="FILE", help="with --kernels: all that the GPU did and when, for Perfetto")
     args = parser.parse_args()
     changes = {key: tomllib.loads(f"v = {value}")["v"] for key, _, value in (one.partition("=") for one in args.set)}
     if args.without_kernels:
@@ -105,6 +107,8 @@ def main() -> None:
             }
         )
     )
+    if args.trace and watch.profile is not None:
+        watch.profile.export_chrome_trace(args.trace)
     for microseconds, calls, name in watch.table():
         print(f"{microseconds:9.1f} us {calls:6.1f} calls  {name[:100]}")
 

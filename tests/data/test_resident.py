@@ -63,6 +63,25 @@ def test_resident_pixels_make_the_batches_that_workers_make(folder, cache, plan,
         assert (one.inputs(PRE) - other.inputs(PRE)).abs().mean() < 0.001
 
 
+@pytest.mark.parametrize("pictures", [8, 16, 24, 32, 40, 1000])
+@pytest.mark.parametrize("start", [0, 3])
+def test_batches_are_the_same_however_many_pictures_are_augmented_at_once(folder, cache, pictures, start) -> None:
+    """Also where an epoch is no whole number of groups, or training stops before one is whole."""
+    subset = from_folder(folder).all()
+    schedule = Schedule(subset, 8, seed=5, repeats=2)
+    decoded = decode_all(subset, PRE, folder=cache, workers=0)
+    alone = ResidentLoader(schedule, decoded, PRE, PLANS["all"])
+    together = ResidentLoader(schedule, decoded, PRE, PLANS["all"])
+    together.at_once = pictures * 3 * 16 * 16
+    sizes = []
+    inner = together._pixels
+    together._pixels = lambda view, samples, drawn: sizes.append(len(samples)) or inner(view, samples, drawn)
+    for one, other in zip(alone.batches(start, 17), together.batches(start, 17), strict=True):
+        assert torch.equal(one.samples, other.samples)
+        assert torch.equal(one.pixels, other.pixels)
+    assert set(sizes) == {min(pictures, 40)}
+
+
 def test_pixels_are_kept_and_found_again_until_a_picture_changes(folder, cache, tmp_path) -> None:
     place = tmp_path / "copy"
     shutil.copytree(folder, place)

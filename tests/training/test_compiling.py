@@ -11,10 +11,13 @@ from tests.training.parallel_runs import SMALL
 from tests.training.processes import run_ranks
 from tests.training.running import RICH, assert_same_training, make_pictures, rows_of
 from vitrail.model import ViT, ViTConfig
-from vitrail.training import compiling
+from vitrail.training import compiling, muon
 from vitrail.training.job import Job
 from vitrail.training.log import read_log
+from vitrail.training.losses import CrossEntropy
+from vitrail.training.objective import Classification
 from vitrail.training.parallel import World
+from vitrail.training.progress import count
 from vitrail.training.train import resume, train
 
 WORDS = "torch.compile does not work here, so training goes on without it: "
@@ -214,3 +217,31 @@ def test_the_real_compiler_learns_the_same(pictures, tmp_path):
     assert events(run) == []
     for one, two in zip(rows_of(run), rows_of(plain), strict=True):
         assert one["loss"] == pytest.approx(two["loss"], rel=1e-3)
+
+
+def whole(function):
+    """As a compiler sees it, that refuses what it cannot take as one piece."""
+    return torch.compile(function, backend="eager", fullgraph=True, dynamic=False)
+
+
+def test_what_is_beside_the_model_is_one_piece_for_a_compiler():
+    """Else a GPU makes many short passes of it after all: of the optimiser's matrices, of the loss, of the counters."""
+    torch.manual_seed(0)
+    shapes, ok = [(48, 16), (16, 16), (64, 16), (16, 64)], torch.tensor(True)
+    gradients = [torch.randn(shape) for shape in shapes]
+    logits, labels = torch.randn(8, 5), torch.arange(8) % 5
+    objective = Classification(CrossEntropy(0.1, None), 5, multi_label=False)
+    found = []
+    for way in (whole, lambda function: function):
+        matrices, means, sums = (
+            [torch.ones(shape) for shape in shapes],
+            [torch.zeros(s) for s in shapes],
+            torch.zeros(8),
+        )
+        numbers = [3, 1, 1, 1], [0.03] * 4, [-0.001] * 4, 0.9, torch.tensor(0.5), torch.tensor(0.0)
+        way(muon._update)(matrices, [one.clone() for one in gradients], means, *numbers)
+        loss, right = way(objective._scored)(logits, labels)
+        way(count)(sums, loss, right, 8, torch.tensor(2.0), ok)
+        found.append([*matrices, *means, loss, right, sums])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

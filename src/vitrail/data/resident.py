@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -28,6 +29,7 @@ from vitrail.data.views import View
 from vitrail.pictures import Preprocessing
 
 AHEAD = 2**16  # samples whose draws are made at once
+AT_ONCE = 2**23  # numbers of pictures that a GPU augments at once: a batch of small ones leaves most of it idle
 
 
 class ResidentLoader:
@@ -61,6 +63,7 @@ class ResidentLoader:
         own = View(plan, preprocessing.size, 1, 0)
         self.views = (own, *views)
         self._replays: dict[View, Replay] = {}
+        self.at_once = AT_ONCE if self.device.type == "cuda" else 0
 
     def batches(self, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         each = self.schedule.batch_size // self.share.world * sum(view.count for view in self.views)
@@ -83,19 +86,33 @@ class ResidentLoader:
         drawn, *others = (view.draw(seed, epoch, samples, repeat) for view in self.views)
         mix = draw_mix(self.plan, seed, epoch, place, size) if self.plan.mixes else None
         labels, each = self.labels[samples], len(samples) // count
+        pixels = self._in_groups(samples, drawn, each)
         for k in range(count):
             part = slice(k * each, (k + 1) * each)
             kinds = zip(self.views[1:], others, strict=True)
             crops = tuple(self._crops(view, samples[part], some, part) for view, some in kinds)
             yield Batch(
                 samples[part],
-                self._pixels(self.views[0], samples[part], drawn[part]),
+                next(pixels),
                 labels[part],
                 first + k,
                 crops=crops,
                 erasing=erasing(self.plan, drawn[part]),
                 mix=mix and mix.part(part.start, part.stop),
             )
+
+    def _in_groups(self, samples: Tensor, drawn: Drawn, each: int) -> Iterator[Tensor]:
+        """Augmented pixels of `each` samples after the other; those of several batches are made together. All groups
+        have one size, for which a GPU has a recording: a last one begins with samples of the group before it."""
+        numbers = self.pixels.shape[1] * math.prod(self.preprocessing.size)
+        size = each * max(1, min(self.at_once // (each * numbers), self.schedule.steps_per_epoch))
+        for first in range(0, len(samples), size):
+            begin = max(0, min(first, len(samples) - size))
+            rows: slice | Tensor = slice(begin, begin + size)
+            if size > len(samples):
+                rows = torch.arange(size, device=samples.device) % len(samples)
+            made = self._pixels(self.views[0], samples[rows], drawn[rows])
+            yield from torch.split(made[first - begin : len(samples) - begin], each)
 
     def _sent(self, column: Tensor) -> Tensor:
         """On the device, which works on what it was given before while this is on its way."""

@@ -22,10 +22,11 @@ from vitrail.training.feeding import Feeding
 from vitrail.training.groups import parameter_groups
 from vitrail.training.loop import Trainer
 from vitrail.training.muon import Muon
-from vitrail.training.objective import Objective
+from vitrail.training.objective import Classification, Objective
 from vitrail.training.optimisers import make_optimiser
 from vitrail.training.parallel import World
 from vitrail.training.precision import Precision, choose_precision
+from vitrail.training.progress import count
 from vitrail.training.recipe import Recipe
 from vitrail.training.schedules import make_schedule
 from vitrail.training.spreading import replicate, shard
@@ -96,9 +97,12 @@ def make_trainer(
 
 
 def fuse_passes(trainer: Trainer) -> None:
-    """On a GPU the compiler takes the passes over all weights too, not the model alone."""
-    for part in (trainer.optimiser, trainer.ema):
-        if trainer.world.device.type == "cuda" and isinstance(part, Muon | Ema):
+    """On a GPU the compiler takes what is beside the model too: passes over all weights, and over a few numbers."""
+    if trainer.world.device.type != "cuda":
+        return
+    trainer.count = torch.compile(count, dynamic=False)
+    for part in (trainer.optimiser, trainer.ema, trainer.objective):
+        if isinstance(part, Muon | Ema | Classification):
             part.compile()
 
 

@@ -61,6 +61,7 @@ class Trainer:
     def __post_init__(self) -> None:
         device = self.world.device
         self.sums = torch.zeros(8, dtype=torch.double, device=device)  # see `count`
+        self.count = count
         self.factor = torch.zeros((), device=device)  # of the learning rates, in this step
         self.ema_weight = torch.zeros((), device=device)
         self.recorded = RecordedSteps(self._update) if why_not(self.recipe, self.world) is None else None
@@ -153,7 +154,7 @@ class Trainer:
             self.ema.update(self.plain, ok, self.ema_weight)
         self.objective.finish(ok)
         self.optimiser.zero_grad(set_to_none=True)
-        count(self.sums, loss, right, len(batch), norm, ok)
+        self.count(self.sums, loss, right, len(batch), norm, ok)
 
     def _seed(self, at: int, part: int) -> None:
         """Noise in the model is a function of the seed, the step, the part of the batch and the process."""

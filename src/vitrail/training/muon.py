@@ -32,7 +32,8 @@ def orthogonalise(matrices: Sequence[Tensor]) -> list[Tensor]:
     shapes: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
     for place, matrix in enumerate(matrices):
         rows, columns = matrix.shape
-        shapes.setdefault((min(rows, columns), max(rows, columns)), ([], []))[rows > columns].append(place)
+        lying, standing = shapes.setdefault((min(rows, columns), max(rows, columns)), ([], []))
+        (standing if rows > columns else lying).append(place)
     done = list(matrices)
     for lying, standing in shapes.values():
         batch = [matrices[place] for place in lying] + [matrices[place].mT for place in standing]

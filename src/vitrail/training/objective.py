@@ -50,12 +50,20 @@ class Classification(Objective):
 
     def __init__(self, loss: LossFunction, classes: int, *, multi_label: bool) -> None:
         self.loss, self.classes, self.multi_label = loss, classes, multi_label
+        self._score = self._scored
+
+    def compile(self) -> None:
+        """From now on torch's compiler makes a few passes of the dozens over the logits."""
+        self._score = torch.compile(self._scored, dynamic=False)
 
     def prepare(self, batch: Batch, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
         return batch.inputs(preprocessing), batch.targets(self.classes)
 
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        logits = model(inputs).float()
+        return self._score(model(inputs), targets)
+
+    def _scored(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        logits = logits.float()
         loss = self.loss(logits, targets)
         with torch.no_grad():
             right = self._right(logits, targets)
