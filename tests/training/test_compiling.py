@@ -11,7 +11,8 @@ from tests.training.parallel_runs import SMALL
 from tests.training.processes import run_ranks
 from tests.training.running import RICH, assert_same_training, make_pictures, rows_of
 from vitrail.model import ViT, ViTConfig
-from vitrail.training import compiling, muon
+from vitrail.training import compiling, ema, muon
+from vitrail.training.compiling import fused
 from vitrail.training.job import Job
 from vitrail.training.log import read_log
 from vitrail.training.losses import CrossEntropy
@@ -219,29 +220,36 @@ def test_the_real_compiler_learns_the_same(pictures, tmp_path):
         assert one["loss"] == pytest.approx(two["loss"], rel=1e-3)
 
 
-def whole(function):
-    """As a compiler sees it, that refuses what it cannot take as one piece."""
-    return torch.compile(function, backend="eager", fullgraph=True, dynamic=False)
-
-
-def test_what_is_beside_the_model_is_one_piece_for_a_compiler():
-    """Else a GPU makes many short passes of it after all: of the optimiser's matrices, of the loss, of the counters."""
+def test_what_is_beside_the_model_is_one_piece_for_a_compiler(monkeypatch):
+    """Else a GPU makes many short passes of it after all: of the optimiser's matrices, of the average, of the loss, of
+    the counters."""
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
     torch.manual_seed(0)
-    shapes, ok = [(48, 16), (16, 16), (64, 16), (16, 64)], torch.tensor(True)
+    shapes, ok, said = [(48, 16), (16, 16), (64, 16), (16, 64)], torch.tensor(True), []
     gradients = [torch.randn(shape) for shape in shapes]
     logits, labels = torch.randn(8, 5), torch.arange(8) % 5
     objective = Classification(CrossEntropy(0.1, None), 5, multi_label=False)
     found = []
-    for way in (whole, lambda function: function):
-        matrices, means, sums = (
-            [torch.ones(shape) for shape in shapes],
-            [torch.zeros(s) for s in shapes],
-            torch.zeros(8),
-        )
+    for way in (lambda function: fused(function, said.append), lambda function: function):
+        matrices, means = [torch.ones(shape) for shape in shapes], [torch.zeros(shape) for shape in shapes]
+        sums, average = torch.zeros(8), [torch.zeros(shape) for shape in shapes]
         numbers = [3, 1, 1, 1], [0.03] * 4, [-0.001] * 4, 0.9, torch.tensor(0.5), torch.tensor(0.0)
         way(muon._update)(matrices, [one.clone() for one in gradients], means, *numbers)
+        way(ema._take)(average, matrices, ok, 0.1)
         loss, right = way(objective._scored)(logits, labels)
         way(count)(sums, loss, right, 8, torch.tensor(2.0), ok)
-        found.append([*matrices, *means, loss, right, sums])
+        found.append([*matrices, *means, *average, loss, right, sums])
+    assert not said
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_compiler_fails_to_fuse_goes_on_as_it_is_and_is_said_once(monkeypatch):
+    monkeypatch.setattr(compiling, "BACKEND", refuse)
+    said, place = [], torch.zeros(3)
+    add = fused(lambda x: x.add_(1), said.append)
+    add(place)
+    add(place)
+    assert place.tolist() == [2, 2, 2]  # nothing was done twice
+    assert len(said) == 1
+    assert said[0].endswith("which goes on as it is: this one")

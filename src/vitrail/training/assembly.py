@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitrail.classifier import Classifier
 from vitrail.model.vit import ViT
 from vitrail.training.checkpoints import Checkpoints
-from vitrail.training.compiling import compile_or_say_why
+from vitrail.training.compiling import compile_or_say_why, fused
 from vitrail.training.ema import Ema
 from vitrail.training.feeding import Feeding
 from vitrail.training.groups import parameter_groups
@@ -100,10 +100,14 @@ def fuse_passes(trainer: Trainer) -> None:
     """On a GPU the compiler takes what is beside the model too: passes over all weights, and over a few numbers."""
     if trainer.world.device.type != "cuda":
         return
-    trainer.count = torch.compile(count, dynamic=False)
+
+    def say(line: str) -> None:
+        trainer.report({"kind": "event", "step": trainer.progress.step, "text": line})
+
+    trainer.count = fused(count, say)
     for part in (trainer.optimiser, trainer.ema, trainer.objective):
         if isinstance(part, Muon | Ema | Classification):
-            part.compile()
+            part.fuse(partial(fused, say=say))
 
 
 def _compile(plan: Plan, world: World, precision: Precision, sharded: bool) -> str | None:

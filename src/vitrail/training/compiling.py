@@ -52,6 +52,29 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
             module.forward = forward
 
 
+def fused(function: Callable[..., Any], say: Callable[[str], None]) -> Callable[..., Any]:
+    """The same function, of which a compiler makes few passes; if it fails, the function as it is, and a line says so.
+
+    It is compiled as one piece, at its first call: so a compiler that fails has not begun to change anything.
+    """
+    # reordered loops are not for lists of tensors: torch 2.11's scheduler breaks on them
+    options: dict[str, Any] | None = {"loop_ordering_after_fusion": False} if BACKEND == "inductor" else None
+    chosen = torch.compile(function, backend=BACKEND, fullgraph=True, dynamic=False, options=options)
+
+    def call(*given: Any) -> Any:
+        nonlocal chosen
+        try:
+            return chosen(*given)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            if chosen is function:
+                raise
+            chosen = function
+            say(f"torch.compile does not take {function.__qualname__}, which goes on as it is: {_brief(error)}")
+            return function(*given)
+
+    return call
+
+
 def _parts(model: nn.Module, blocks: bool) -> list[nn.Module]:
     return list(model.blocks) if blocks else [model]  # type: ignore[arg-type]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -17,7 +17,7 @@ class Ema:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._take = _take
+        self._take: Callable[..., None] = _take
         self._model, self._slots = model, _slots(model)
         tensors = {name: getattr(module, key).detach() for name, (module, key) in self._slots.items()}
         self._shadow = {
@@ -26,9 +26,9 @@ class Ema:
         self._averaged = [name for name, tensor in tensors.items() if tensor.is_floating_point()]
         self._copied = [name for name, tensor in tensors.items() if not tensor.is_floating_point()]
 
-    def compile(self) -> None:
-        """From now on torch's compiler makes one pass of the three over the weights."""
-        self._take = torch.compile(_take, dynamic=False)
+    def fuse(self, fused: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
+        """From now on a compiler makes one pass of the three over the weights."""
+        self._take = fused(_take)
 
     def decay_at(self, step: int) -> float:
         """Young averages forget faster, so that the first weights do not linger."""

@@ -61,7 +61,7 @@ class Trainer:
     def __post_init__(self) -> None:
         device = self.world.device
         self.sums = torch.zeros(8, dtype=torch.double, device=device)  # see `count`
-        self.count = count
+        self.count: Callable[..., None] = count
         self.factor = torch.zeros((), device=device)  # of the learning rates, in this step
         self.ema_weight = torch.zeros((), device=device)
         self.recorded = RecordedSteps(self._update) if why_not(self.recipe, self.world) is None else None

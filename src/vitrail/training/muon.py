@@ -74,9 +74,9 @@ class Muon(torch.optim.Optimizer):
     def _matrices(self) -> list[dict[str, Any]]:
         return [group for group in self.param_groups if group["kind"] == "matrix"]
 
-    def compile(self) -> None:
-        """From now on the passes over the matrices are fused by torch's compiler: the same but for the last bits."""
-        self._update = torch.compile(_update, dynamic=False)
+    def fuse(self, fused: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
+        """From now on the passes over the matrices are fused by a compiler: the same but for the last bits."""
+        self._update = fused(_update)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -18,6 +18,7 @@ from vitrail.training import recipe
 from vitrail.training.losses import distilled, make_loss
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Objective(ABC):
@@ -50,11 +51,11 @@ class Classification(Objective):
 
     def __init__(self, loss: LossFunction, classes: int, *, multi_label: bool) -> None:
         self.loss, self.classes, self.multi_label = loss, classes, multi_label
-        self._score = self._scored
+        self._score: Score = self._scored
 
-    def compile(self) -> None:
-        """From now on torch's compiler makes a few passes of the dozens over the logits."""
-        self._score = torch.compile(self._scored, dynamic=False)
+    def fuse(self, fused: Callable[[Score], Score]) -> None:
+        """From now on a compiler makes a few passes of the dozens over the logits."""
+        self._score = fused(self._scored)
 
     def prepare(self, batch: Batch, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
         return batch.inputs(preprocessing), batch.targets(self.classes)
