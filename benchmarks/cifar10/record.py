@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +54,18 @@ def one(
         }
         row["wall_seconds"] = round(time.perf_counter() - began, 1)
         row["steps"] = run.facts["steps"]
+        log = list(map(json.loads, (run.folder / "log.jsonl").read_text().splitlines()))
         if choose:
-            last = [
-                line
-                for line in map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
-                if line["kind"] == "eval"
-            ][-1]
+            last = [line for line in log if line["kind"] == "eval"][-1]
             row["held_out"] = round(100 * last["accuracy"], 2)
         else:
             model = run.folder / "last"
             for name, flip in (("accuracy", False), ("accuracy_with_flip", True)):
                 scores = vitrail.evaluate(str(model), source, split="test", flip=flip, device=device).scores
                 row[name] = round(100 * scores.top1, 2)
-        log = [
-            line
-            for line in map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
-            if line["kind"] == "train"
-        ]
-        row["train_loss"] = round(log[-1]["loss"], 4)
+        row["train_loss"] = round([line for line in log if line["kind"] == "train"][-1]["loss"], 4)
+        if events := [line["text"] for line in log if line["kind"] == "event"]:
+            row["events"] = events  # such as what a compiler did not take
         if keep is not None:
             shutil.copytree(run.folder / "last", keep / f"{recipe}-{seed}", dirs_exist_ok=True)
     return row
@@ -84,7 +78,8 @@ def results(data: str, runs: list[tuple[Any, ...]], rest: tuple[Any, ...], jobs:
         return
     # threads of several processes that wait for each other on the same cores take longer than the work
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // jobs))
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+    # their own workers begin as usual: spawned like them, each would be sent all pictures
+    with ProcessPoolExecutor(jobs, get_context("spawn"), set_start_method, (None, True)) as pool:
         waiting = [pool.submit(one, data, *run, *rest) for run in runs]
         for future in waiting:
             row = future.result()

@@ -1,20 +1,25 @@
 """Runs of a study in several processes: they come to what they come to one after the other, and end when asked."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import vitrail
 from tests.studies.making import write_study
 from vitrail.cli import main
+from vitrail.data.leash import Leash
 from vitrail.errors import ConfigError
-from vitrail.studies.side_by_side import Task, train_side_by_side
+from vitrail.studies import side_by_side
+from vitrail.studies.side_by_side import Answer, Task, train_side_by_side
 from vitrail.training.recipe import Recipe
 from vitrail.training.run import Run
 
@@ -141,3 +146,25 @@ def test_nobody_is_left_when_it_is_killed_or_asked_twice(numbers: list[signal.Si
     process.communicate(timeout=120)
     assert process.returncode == -numbers[-1] or len(numbers) == 2
     assert are_gone(children)
+
+
+def how_it_starts_workers(pipe: Connection, leash: Leash, address: str) -> None:
+    """In a process of a study: answers with that, whatever it is asked to train."""
+    side_by_side._trained = lambda *_: Answer(multiprocessing.get_start_method())
+    side_by_side._serve(pipe, leash, address, {}, "cpu")
+
+
+def test_workers_of_its_processes_begin_as_those_of_any_other(tmp_path: Path) -> None:
+    """Not spawned, as the processes are themselves: then each worker would be sent all pictures of an array."""
+    data = tmp_path / "few.npz"
+    np.savez(data, x=np.zeros((4, 8, 8, 3), np.uint8), y=np.arange(4) % 2)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    leash = Leash.of_this_process("spawn")
+    process = context.Process(target=how_it_starts_workers, args=(theirs, leash, str(data)))
+    process.start()
+    theirs.close()
+    ours.send(Task(tmp_path / "run", Recipe(), False))
+    assert ours.recv().error == multiprocessing.get_all_start_methods()[0]
+    ours.close()
+    process.join()

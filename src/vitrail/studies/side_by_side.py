@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -163,6 +163,8 @@ def _serve(pipe: Connection, leash: Leash, address: str, options: Mapping[str, A
     """The process: what it is sent, until there is nothing more or it is asked to end."""
     leash.fasten()
     os.setpgrp()
+    # its own workers begin as those of any process do: spawned like this one, each would be sent all pictures
+    set_start_method(None, force=True)
     with listening() as asked:
         place = Workplace(address, options, open_source(address, **options), device)
         with suppress(EOFError):
