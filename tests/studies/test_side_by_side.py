@@ -161,7 +161,7 @@ def test_workers_of_its_processes_begin_as_those_of_any_other(tmp_path: Path) ->
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     leash = Leash.of_this_process("spawn")
-    process = context.Process(target=how_it_starts_workers, args=(theirs, leash, str(data)))
+    process = context.Process(target=how_it_starts_workers, args=(theirs, leash, str(data)), daemon=True)
     process.start()
     theirs.close()
     ours.send(Task(tmp_path / "run", Recipe(), False))

@@ -28,20 +28,25 @@ def newton_schulz(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 def orthogonalise(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """`newton_schulz` of each; all that have one shape, lying or standing, in one batch."""
+    """`newton_schulz` of each, or of each of a stack; all that have one shape, lying or standing, in one batch."""
     shapes: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
     for place, matrix in enumerate(matrices):
-        rows, columns = matrix.shape
+        rows, columns = matrix.shape[-2:]
         lying, standing = shapes.setdefault((min(rows, columns), max(rows, columns)), ([], []))
         (standing if rows > columns else lying).append(place)
     done = list(matrices)
     for lying, standing in shapes.values():
-        batch = [matrices[place] for place in lying] + [matrices[place].mT for place in standing]
-        results = newton_schulz(torch.stack(batch))
+        stacks = [matrices[place].reshape(-1, *matrices[place].shape[-2:]) for place in lying + standing]
+        sizes = [len(stack) for stack in stacks]
+        first = sum(sizes[: len(lying)])
+        results = newton_schulz(torch.cat([*stacks[: len(lying)], *(stack.mT for stack in stacks[len(lying) :])]))
         # standing ones are laid out as their weights are, so that these take them all in one pass
-        ready = [*results[: len(lying)].unbind(), *results[len(lying) :].mT.contiguous().unbind()]
+        ready = [
+            *results[:first].split_with_sizes(sizes[: len(lying)]),
+            *results[first:].mT.contiguous().split_with_sizes(sizes[len(lying) :]),
+        ]
         for place, result in zip(lying + standing, ready, strict=True):
-            done[place] = result
+            done[place] = result.view_as(matrices[place])
     return done
 
 
@@ -112,19 +117,15 @@ def _update(
 ) -> None:
     """A step of the matrices: of each part the orthogonal momentum, times its learning rate."""
     whole = _gather(matrices, _momenta(gradients, means, momentum, found_inf))
-    pieces = [direction.chunk(number) for number, direction in zip(parts, whole, strict=True)]
-    done = iter(orthogonalise([piece for several in pieces for piece in several]))
-    shapes = [several[0].shape for several in pieces]
+    stacks = [one.view(number, -1, one.shape[1]) for one, number in zip(whole, parts, strict=True)]
+    moves = [_like(one, move.flatten(0, 1)) for one, move in zip(matrices, orthogonalise(stacks), strict=True)]
+    shapes = [stack.shape[1:] for stack in stacks]
     factors = [-rate * max(1.0, rows / columns) ** 0.5 for rate, (rows, columns) in zip(rates, shapes, strict=True)]
-    moves = []
-    for one, number in zip(matrices, parts, strict=True):
-        found = [next(done) for _ in range(number)]
-        moves.append(_like(one, found[0] if number == 1 else torch.cat(found)))
     weights = local(matrices)
-    torch._foreach_mul_(moves, factors)
-    torch._foreach_add_(moves, torch._foreach_mul(weights, decays))
-    torch._foreach_mul_(moves, unless_bad(factor, 0.0, found_inf))
-    torch._foreach_add_(weights, moves)
+    steps = torch._foreach_mul(moves, factors)  # not in place: a compiler would put each back into its batch
+    torch._foreach_add_(steps, torch._foreach_mul(weights, decays))
+    torch._foreach_mul_(steps, unless_bad(factor, 0.0, found_inf))
+    torch._foreach_add_(weights, steps)
 
 
 def _momenta(
