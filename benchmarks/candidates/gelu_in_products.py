@@ -1,0 +1,205 @@
+"""A candidate: GELU and its derivative where the MLP's products are written, instead of in passes of their own.
+
+    python benchmarks/candidates/gelu_in_products.py            # one GPU: errors, microseconds
+
+By epilogues of cuBLASLt that torch does not offer (GELU's tanh form; through ctypes): forward the hidden layer and its
+GELU are written, back the gradient before GELU, with or without its sums over rows. Timed as 4 in a row played from a
+CUDA graph, each beside the product and the kernel that there are; of what cuBLASLt proposes, the first four.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitrail.model.kernels.fused_mlp import gelu_backward
+from vitrail.model.kernels.gelu import gelu
+
+KINDS = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
+COMPUTE_32F = 68
+TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
+BIAS, GELU_AUX_BIAS, DGELU, DGELU_BGRAD = 4, 164, 192, 208
+WORKSPACE = 32 * 2**20
+
+
+class Found(ctypes.Structure):
+    _fields_ = (
+        ("algo", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+class Lt:
+    """One product, planned: `call` starts it."""
+
+    lib: Any = None
+    handle: Any = None
+
+    def __init__(
+        self, a: Tensor, b: Tensor, out: Tensor, trans_a: bool, epilogue: int, bias: Tensor, aux: Tensor | None
+    ) -> None:
+        """Column-major: out = op(a) @ b; row-major tensors are their own transposes."""
+        if Lt.lib is None:
+            Lt.lib = ctypes.CDLL(f"libcublasLt.so.{torch.version.cuda.split('.')[0]}")
+            Lt.handle = ctypes.c_void_p()
+            self._check(Lt.lib.cublasLtCreate(ctypes.byref(Lt.handle)))
+        self.tensors = a, b, out, bias, aux
+        self.desc = ctypes.c_void_p()
+        self._check(Lt.lib.cublasLtMatmulDescCreate(ctypes.byref(self.desc), COMPUTE_32F, 0))
+        self._set(TRANSA, ctypes.c_int32(int(trans_a)))
+        self._set(EPILOGUE, ctypes.c_int32(epilogue))
+        if epilogue != DGELU:
+            self._set(BIAS_POINTER, ctypes.c_void_p(bias.data_ptr()))
+        if aux is not None:
+            self._set(AUX_POINTER, ctypes.c_void_p(aux.data_ptr()))
+            self._set(AUX_LD, ctypes.c_int64(aux.shape[1]))
+        self.layouts = [self._layout(one) for one in (a, b, out)]
+        self.workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
+        preference = ctypes.c_void_p()
+        self._check(Lt.lib.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
+        size = ctypes.c_size_t(WORKSPACE)
+        self._check(Lt.lib.cublasLtMatmulPreferenceSetAttribute(preference, 1, ctypes.byref(size), ctypes.c_size_t(8)))
+        found, count = (Found * 8)(), ctypes.c_int()
+        la, lb, ld = self.layouts
+        self._check(
+            Lt.lib.cublasLtMatmulAlgoGetHeuristic(
+                Lt.handle, self.desc, la, lb, ld, ld, preference, 8, found, ctypes.byref(count)
+            )
+        )
+        self.found = [found[k] for k in range(count.value) if found[k].state == 0]
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise RuntimeError(f"cuBLASLt: status {status}")
+
+    def _set(self, attribute: int, value: Any) -> None:
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        self._check(Lt.lib.cublasLtMatmulDescSetAttribute(self.desc, attribute, ctypes.byref(value), size))
+
+    def _layout(self, tensor: Tensor) -> ctypes.c_void_p:
+        layout = ctypes.c_void_p()
+        rows, columns = tensor.shape
+        self._check(
+            Lt.lib.cublasLtMatrixLayoutCreate(
+                ctypes.byref(layout),
+                KINDS[tensor.dtype],
+                ctypes.c_uint64(columns),
+                ctypes.c_uint64(rows),
+                ctypes.c_int64(columns),
+            )
+        )
+        return layout
+
+    def call(self, which: int = 0) -> None:
+        a, b, out, *_ = self.tensors
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        la, lb, ld = self.layouts
+        self._check(
+            Lt.lib.cublasLtMatmul(
+                Lt.handle, self.desc, ctypes.byref(one), ctypes.c_void_p(a.data_ptr()), la,
+                ctypes.c_void_p(b.data_ptr()), lb, ctypes.byref(zero), ctypes.c_void_p(out.data_ptr()), ld,
+                ctypes.c_void_p(out.data_ptr()), ld, ctypes.byref(self.found[which].algo),
+                ctypes.c_void_p(self.workspace.data_ptr()), ctypes.c_size_t(WORKSPACE),
+                ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+            )
+        )  # fmt: skip
+
+
+def microseconds(call: Callable[[], Any], times: int = 4) -> float:
+    """Of one of some in a row, played from a CUDA graph: the median of 20."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            call()
+    found = []
+    for _ in range(25):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        first.record()
+        graph.replay()
+        last.record()
+        torch.cuda.synchronize()
+        found.append(1000 * first.elapsed_time(last) / times)
+    return round(statistics.median(found[5:]), 1)
+
+
+def apart(found: Tensor, right: Tensor) -> float:
+    return round(float((found.double() - right).norm() / right.norm()), 5)
+
+
+def check(rows: int = 384, width: int = 64, wide: int = 256) -> dict[str, float]:
+    """Errors against float64."""
+    kw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    x, gradient = torch.randn(rows, width, **kw), torch.randn(rows, width, **kw)
+    weight1, bias = torch.randn(wide, width, **kw) * width**-0.5, torch.randn(wide, **kw)
+    weight2 = torch.randn(width, wide, **kw) * wide**-0.5
+    hidden, active, before = (torch.full((rows, wide), torch.nan, **kw) for _ in range(3))
+    to_bias = torch.full((wide,), torch.nan, **kw)
+    Lt(weight1, x, active, True, GELU_AUX_BIAS, bias, hidden).call()
+    Lt(weight2, gradient, before, False, DGELU_BGRAD, to_bias, hidden).call()
+    inner = (x.double() @ weight1.double().T + bias.double()).requires_grad_()
+    right = F.gelu(inner)
+    (slope,) = torch.autograd.grad(right.sum(), inner)
+    wanted = gradient.double() @ weight2.double() * slope
+    return {
+        "hidden": apart(hidden, inner.detach()),
+        "active": apart(active, right.detach()),
+        "before": apart(before, wanted),
+        "sums": apart(to_bias, wanted.sum(0)),
+    }
+
+
+def measure(name: str, rows: int, width: int) -> None:
+    wide = 4 * width
+    kw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    x, gradient = torch.randn(rows, width, **kw), torch.randn(rows, width, **kw)
+    weight1, bias = torch.randn(wide, width, **kw) * width**-0.5, torch.randn(wide, **kw)
+    weight2 = torch.randn(width, wide, **kw) * wide**-0.5
+    hidden = torch.addmm(bias, x, weight1.T)
+    row: dict[str, Any] = {"name": name}
+    row["there"] = {
+        "product": microseconds(lambda: torch.addmm(bias, x, weight1.T)),
+        "gelu": microseconds(lambda: gelu(hidden)),
+    }
+    row["back"] = {
+        "product": microseconds(lambda: gradient @ weight2),
+        "gelu": microseconds(lambda: gelu_backward(hidden, hidden)),
+    }
+    out = torch.empty_like(hidden)
+    for key, plan in (
+        ("there by Lt", Lt(weight1, x, out, True, GELU_AUX_BIAS, bias, hidden)),
+        ("product by Lt", Lt(weight1, x, out, True, BIAS, bias, None)),
+        ("back by Lt, with sums", Lt(weight2, gradient, out, False, DGELU_BGRAD, bias.clone(), hidden)),
+        ("back by Lt", Lt(weight2, gradient, out, False, DGELU, bias, hidden)),
+    ):
+        row[key] = [microseconds(partial(plan.call, which)) for which in range(min(4, len(plan.found)))]
+    print(json.dumps(row), flush=True)
+
+
+def main() -> None:
+    print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
+    print(json.dumps({"apart": check()}), flush=True)
+    measure("cifar10-94", 512 * 64, 256)
+    measure("cifar10-96", 512 * 64, 384)
+    measure("B/16", 256 * 197, 768)
+    measure("L/16", 128 * 197, 1024)
+    measure("H/14", 64 * 257, 1280)
+
+
+if __name__ == "__main__":
+    main()
