@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.conftest import jpeg
+from vitrail.data.arrays import from_arrays
 from vitrail.data.augmentation import Augmentation
 from vitrail.data.batch import Batch
 from vitrail.data.folder import from_folder
@@ -219,6 +220,21 @@ def test_in_evaluation_a_bad_picture_is_marked_and_not_replaced(damaged) -> None
 
 
 # --- errors ---
+
+
+@pytest.mark.parametrize(("side", "begun"), [(16, 0), (80, 2)])
+def test_small_pictures_in_memory_are_evaluated_without_processes(side, begun, monkeypatch) -> None:
+    monkeypatch.setattr("vitrail.data.loading.processors", lambda: 2)
+    pictures = np.random.default_rng(0).integers(0, 256, (40, side, side, 3), np.uint8)
+    source = from_arrays("noise", pictures, np.arange(40) % 2, ["a", "b"], {"test": 40})
+    preprocessing = Preprocessing(size=(24, 24), crop_pct=1.0, fit="squash")
+    there = set(multiprocessing.active_children())
+    children, found = set(), []
+    for batch in EvaluationLoader(Subset(source, "test", np.arange(40)), preprocessing, batch_size=8):
+        children |= set(multiprocessing.active_children()) - there
+        found += batch.samples.tolist()
+    assert found == list(range(40))
+    assert len(children) == begun
 
 
 def test_a_batch_larger_than_the_set_is_refused(folder) -> None:

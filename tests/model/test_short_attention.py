@@ -14,38 +14,48 @@ CASES = [  # batch, tokens, heads, width, norms, rotations
     (2, 17, 1, 32, False, False),
     (1, 50, 1, 64, True, False),
     (2, 1, 1, 32, False, True),
+    # more tokens: norms and rotations are passes before and after the kernels for some hundred
+    (2, 65, 2, 32, True, True),
+    (2, 121, 1, 64, True, True),
+    (3, 144, 2, 64, True, False),
+    (1, 70, 1, 32, False, True),
 ]
 
 
-def as_defined(qkv, q_weight, k_weight, turn, heads, scale):
-    """In float64, by its definition."""
-    q, k, v = qkv.double().unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+def as_defined(x, weight, bias, q_weight, k_weight, turn, heads, scale, eps):
+    """By its definition, in the numbers of x; in half precision, attention itself is torch's."""
+    qkv = nn.functional.linear(x, weight.to(x), None if bias is None else bias.to(x))
+    q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
     if q_weight is not None:
-        q, k = (nn.functional.rms_norm(x, x.shape[-1:], w.double(), 1e-6) for x, w in ((q, q_weight), (k, k_weight)))
+        q, k = (nn.functional.rms_norm(x, x.shape[-1:], w.to(x), eps) for x, w in ((q, q_weight), (k, k_weight)))
     if turn is not None:
-        q, k = rotate(q, turn.double()), rotate(k, turn.double())
+        q, k = rotate(q, turn.to(x)), rotate(k, turn.to(x))
+    if x.dtype == torch.bfloat16:
+        return nn.functional.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2).flatten(2)
     return ((q @ k.mT * scale).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-def apart(case, dtype, device):
-    """The largest differences of the result and of every gradient, each over the largest number there is."""
+def by_kernels(*given):
     from vitrail.model.kernels.packed_attention import PackedAttention
 
+    return PackedAttention.apply(*given)
+
+
+def apart(case, dtype, device, way=by_kernels):
+    """The largest differences of the result and of every gradient from those of float64, each over the largest number
+    there is."""
     torch.manual_seed(0)
     batch, tokens, heads, width, norms, rotations = case
     x = torch.randn(batch, tokens, 48, device=device).to(dtype).requires_grad_()
     weight = (torch.randn(3 * heads * width, 48, device=device) / 7).to(dtype).requires_grad_()
-    bias = None if tokens == 50 else torch.randn(3 * heads * width, device=device).to(dtype).requires_grad_()
+    bias = None if tokens in (50, 121) else torch.randn(3 * heads * width, device=device).to(dtype).requires_grad_()
     scales = [torch.rand(width, device=device).requires_grad_() if norms else None for _ in range(2)]
-    angle = torch.randn(batch if tokens == 36 else 1, 1, tokens, width // 2, device=device)
+    angle = torch.randn(batch if tokens in (36, 65) else 1, 1, tokens, width // 2, device=device)
     turn = torch.stack([angle.cos(), angle.sin()]) if rotations else None
     learn = [one for one in (x, weight, bias, *scales) if one is not None]
-    qkv = nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    rest = weight, bias, *scales, turn, heads, width**-0.5, 1e-6
     results = []
-    for found in (
-        PackedAttention.apply(x, weight, bias, *scales, turn, heads, width**-0.5, 1e-6),
-        as_defined(qkv, *scales, turn, heads, width**-0.5),
-    ):
+    for found in (way(x, *rest), as_defined(x.double(), *rest)):
         torch.manual_seed(1)
         upstream = torch.randn(found.shape, device=device)
         results.append([found, *torch.autograd.grad(found, learn, upstream.to(found.dtype))])
@@ -68,7 +78,10 @@ def test_its_steps_are_those_of_the_definition():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_computes_the_definition(case):
-    assert all(one < 0.02 for one in apart(case, torch.bfloat16, "cuda"))
+    """To 2%, or about as well as torch's fused attention: both take what a query's gradient has in common with its
+    result from the rounded result, which where keys are alike is most of what a norm's weight gets."""
+    found, fused = (apart(case, torch.bfloat16, "cuda", way) for way in (by_kernels, as_defined))
+    assert all(one < max(0.02, 1.5 * other) for one, other in zip(found, fused, strict=True)), (found, fused)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -24,11 +24,18 @@ from vitrail.errors import DataError, VitrailError
 from vitrail.pictures import Preprocessing
 
 MOST_WORKERS = 16
+SMALL = 64 * 64  # pixels of pictures in memory that are prepared sooner than a process for them has begun
 
 
 def default_workers() -> int:
     """One for each core that this process may use, within reason."""
     return min(processors(), MOST_WORKERS)
+
+
+def _is_at_hand(subset: Subset) -> bool:
+    """Whether pictures are small and in memory already."""
+    array = getattr(subset.source.reader, "array", None)
+    return array is not None and array.shape[1] * array.shape[2] <= SMALL
 
 
 class _Workers:
@@ -147,6 +154,7 @@ class EvaluationLoader:
         positions = subset.source.positions
         order = np.arange(len(subset)) if positions is None else np.argsort(positions[subset.rows], kind="stable")
         self._mine = np.array_split(order, share.world)[share.rank]
+        workers = 0 if workers is None and _is_at_hand(subset) else workers
         self._workers = _Workers(Fetcher(subset, preprocessing, None, 0, strict), workers, pin_memory)
 
     def __len__(self) -> int:

@@ -77,7 +77,7 @@ class Attention(nn.Module):
         reach: Tensor | None = None,  # how long a token can be, where that is known
     ) -> Tensor:
         batch, tokens, _ = x.shape
-        if mask is None and read is None and watch is None and self._has_kernel(x, turn):
+        if mask is None and read is None and watch is None and self._has_kernel(x):
             return self.proj_drop(linear(self.proj, self._packed(x, turn, reach), self._largest_value(reach)))
         qkv = linear(self.qkv, x, reach) if read is None else linear_as_ever(self.qkv, x)
         if mask is None and watch is None and self._is_single(qkv, turn):
@@ -123,15 +123,16 @@ class Attention(nn.Module):
         """What products of queries and keys are multiplied by."""
         return self.head_dim**-0.5 if self.scale is None else self.scale
 
-    def _has_kernel(self, x: Tensor, turn: Tensor | None) -> bool:
+    def _has_kernel(self, x: Tensor) -> bool:
         """Whether kernels of our own can do it. In training alone: what is read of a model must not depend on who
         watches."""
         if not self.training or self.rel_pos is not None or self.attn_dropout > 0 or half_on_gpu(x) is None:
             return False
+        if not isinstance(self.q_norm, (nn.Identity, nn.RMSNorm)):
+            return False
         if x.shape[1] <= SHORT:
-            return self.head_dim in SHORT_WIDTHS and isinstance(self.q_norm, (nn.Identity, nn.RMSNorm))
-        plain = turn is None and isinstance(self.q_norm, nn.Identity) and kernel_type(x) is not None
-        return plain and x.shape[1] <= MID and self.head_dim in MID_WIDTHS and is_hopper()
+            return self.head_dim in SHORT_WIDTHS
+        return x.shape[1] <= MID and self.head_dim in MID_WIDTHS and kernel_type(x) is not None and is_hopper()
 
     def _is_single(self, qkv: Tensor, turn: Tensor | None) -> bool:
         """Whether one picture or a few are answered by a compiled model, which starts our kernel for them itself."""

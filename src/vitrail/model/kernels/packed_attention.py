@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from vitrail.model.kernel_sizes import SHORT
 from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
 from vitrail.model.kernels.short_attention import short_attention, short_attention_backward
+from vitrail.model.kernels.turned_attention import turned_attention, turned_attention_backward
 
 Rest = tuple[int, float, float]  # heads, the factor of products, the norms' epsilon
 
@@ -26,19 +27,26 @@ def attend(
     """Attention by the kernel for so many tokens, and what its way back wants."""
     if qkv.shape[1] <= SHORT:
         out = short_attention(qkv, q_weight, k_weight, turn, *rest)
-        return out, (qkv, q_weight, k_weight, turn, None, None)
+        return out, (qkv, q_weight, k_weight, turn, None, None, None)
+    if q_weight is not None or turn is not None:
+        out, lse, ready = turned_attention(qkv, q_weight, k_weight, turn, *rest)
+        return out, (qkv, q_weight, k_weight, turn, out, lse, ready)
     out, lse = mid_attention(qkv, *rest[:2])
-    return out, (qkv, None, None, None, out, lse)
+    return out, (qkv, None, None, None, out, lse, None)
 
 
 def attend_back(gradient: Tensor, kept: Sequence[Any], rest: Rest) -> tuple[Tensor, Any, Tensor, Tensor | None]:
     """Packed gradients, those of both norms, sums of the packed over some tokens, and the largest of some programs', if
     the kernel tells."""
-    qkv, q_weight, k_weight, turn, out, lse = kept
-    if out is not None:
+    qkv, q_weight, k_weight, turn, out, lse, ready = kept
+    before = q_weight, k_weight, turn
+    if ready is not None:
+        packed, norms, sums = turned_attention_backward(gradient, qkv, ready, out, lse, *before, *rest)
+    elif out is not None:
         packed, sums, largest = mid_attention_backward(gradient, qkv, out, lse, *rest[:2])
         return packed, (None, None), sums, largest
-    packed, norms, sums = short_attention_backward(gradient, qkv, q_weight, k_weight, turn, *rest)
+    else:
+        packed, norms, sums = short_attention_backward(gradient, qkv, *before, *rest)
     return packed, (None, None) if q_weight is None else norms.sum(1), sums, None
 
 
