@@ -54,7 +54,9 @@ def test_the_kernel_rounds_the_definition(shape, dtype):
 def in_eight_bits(shape, dtype, device, scaled=False):
     """The part of results that are e4m3's nearest to the tanh form's, the largest distance of others in steps of e4m3,
     and how far off GELU itself they are beyond half a step. Powers of two are left out: Triton's interpreter makes half
-    of what is to be rounded up to one; and it does not round what is smaller than e4m3's smallest normal number."""
+    of what is to be rounded up to one; and it does not round what is smaller than e4m3's smallest normal number. What
+    comes in eight bits meets a GPU's instruction for tanh, which may be off by 2^-11: where that is an eighth of a step
+    or more, results are not compared with the tanh form's, and GELU may be that much further off."""
     from vitrail.model.kernels.gelu import gelu_in_eight_bits
 
     scale, hidden_scale = torch.tensor(0.02, device=device), torch.tensor(0.25, device=device)
@@ -65,8 +67,10 @@ def in_eight_bits(shape, dtype, device, scaled=False):
     wanted = rounded(nn.functional.gelu(x, approximate="tanh") / 0.02)
     counted = (wanted.frexp().mantissa.abs() != 0.5) & ((device != "cpu") | (wanted.abs() >= 2.0**-6))
     step = 2.0 ** (wanted.abs().clamp(min=2.0**-6).log2().floor() - 3)
-    apart = ((found - wanted).abs() / step)[counted]
-    off = ((found - (nn.functional.gelu(x) / 0.02).clamp(max=448)).abs() - step / 2)[counted] * 0.02
+    instruction = x.abs() * 2.0**-12 / 0.02 * (scaled and device != "cpu")
+    apart = ((found - wanted).abs() / step)[counted & (instruction < step / 8)]
+    right = (nn.functional.gelu(x) / 0.02).clamp(max=448)
+    off = ((found - right).abs() - step / 2 - instruction)[counted] * 0.02
     return float((apart == 0).double().mean()), float(apart.max()), float(off.max())
 
 

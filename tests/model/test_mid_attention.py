@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+import vitrail
 from tests.model.interpreting import interpreted
 from tests.model.test_fp8 import rounded
+from vitrail.model.attention import Attention
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 CASES = [  # batch, tokens, heads, width
@@ -17,6 +19,8 @@ CASES = [  # batch, tokens, heads, width
     (1, 198, 1, 32),
     (1, 256, 1, 64),
     (1, 577, 1, 32),
+    (2, 65, 2, 80),
+    (1, 257, 1, 80),
 ]
 
 
@@ -187,3 +191,29 @@ def test_the_operators_are_what_a_compiler_takes_them_for():
     torch.library.opcheck(mid_attention_in_eight_bits, (qkv, 3, 0.125, torch.ones((), device="cuda")))
     out, lse = mid_attention(qkv, 3, 0.125)
     torch.library.opcheck(mid_attention_backward, (out, qkv, out, lse, 3, 0.125))
+
+
+@pytest.mark.parametrize(
+    ("is_there", "tokens", "options"),
+    [
+        (True, 257, {"embed_dim": 160, "num_heads": 2}),  # H/14's heads of 80
+        (False, 257, {"embed_dim": 160, "num_heads": 2, "rope": True}),
+        (False, 257, {"embed_dim": 192, "num_heads": 2}),
+        (True, 144, {"embed_dim": 128, "num_heads": 2, "rope": True, "qk_norm": True, "norm": "rms"}),
+        (False, 144, {"embed_dim": 128, "num_heads": 2, "qk_norm": True}),  # a norm that subtracts the mean
+        (True, 64, {"embed_dim": 256, "num_heads": 2, "rope": True}),
+        (False, 641, {"embed_dim": 128, "num_heads": 2}),
+        (False, 144, {"embed_dim": 128, "num_heads": 2, "attn_dropout": 0.1}),
+    ],
+)
+def test_for_which_attention_a_gpu_has_kernels(is_there, tokens, options, monkeypatch):
+    monkeypatch.setattr("vitrail.model.attention.half_on_gpu", lambda x: torch.bfloat16)
+    monkeypatch.setattr("vitrail.model.attention.kernel_type", lambda x: torch.bfloat16)
+    monkeypatch.setattr("vitrail.model.attention.is_hopper", lambda: True)
+    config = vitrail.ViTConfig(
+        img_size=32, patch_size=4, depth=1, num_classes=10, class_token=False, pool="mean", **options
+    )
+    attention = Attention(config)
+    turn = torch.zeros(2, 1, 1, tokens, config.key_dim // 2) if config.rope else None
+    assert attention._has_kernel(torch.zeros(1, tokens, config.embed_dim), turn) is is_there
+    assert not attention.eval()._has_kernel(torch.zeros(1, tokens, config.embed_dim), turn)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from vitrail.model.config import ViTConfig
 from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
 from vitrail.model.fp8_training import linear, linear_as_ever, reach_after, trains_in_eight_bits
-from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS, SINGLE, SINGLE_HEADS
+from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS, SINGLE, SINGLE_HEADS, TRAINED_WIDTHS
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
 
@@ -77,7 +77,7 @@ class Attention(nn.Module):
         reach: Tensor | None = None,  # how long a token can be, where that is known
     ) -> Tensor:
         batch, tokens, _ = x.shape
-        if mask is None and read is None and watch is None and self._has_kernel(x):
+        if mask is None and read is None and watch is None and self._has_kernel(x, turn):
             return self.proj_drop(linear(self.proj, self._packed(x, turn, reach), self._largest_value(reach)))
         qkv = linear(self.qkv, x, reach) if read is None else linear_as_ever(self.qkv, x)
         if mask is None and watch is None and self._is_single(qkv, turn):
@@ -123,7 +123,7 @@ class Attention(nn.Module):
         """What products of queries and keys are multiplied by."""
         return self.head_dim**-0.5 if self.scale is None else self.scale
 
-    def _has_kernel(self, x: Tensor) -> bool:
+    def _has_kernel(self, x: Tensor, turn: Tensor | None) -> bool:
         """Whether kernels of our own can do it. In training alone: what is read of a model must not depend on who
         watches."""
         if not self.training or self.rel_pos is not None or self.attn_dropout > 0 or half_on_gpu(x) is None:
@@ -132,7 +132,9 @@ class Attention(nn.Module):
             return False
         if x.shape[1] <= SHORT:
             return self.head_dim in SHORT_WIDTHS
-        return x.shape[1] <= MID and self.head_dim in MID_WIDTHS and kernel_type(x) is not None and is_hopper()
+        plain = turn is None and isinstance(self.q_norm, nn.Identity)
+        is_known = self.head_dim in (TRAINED_WIDTHS if plain else MID_WIDTHS)
+        return is_known and x.shape[1] <= MID and kernel_type(x) is not None and is_hopper()
 
     def _is_single(self, qkv: Tensor, turn: Tensor | None) -> bool:
         """Whether one picture or a few are answered by a compiled model, which starts our kernel for them itself."""

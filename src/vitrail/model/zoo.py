@@ -161,7 +161,7 @@ def _dinov2s() -> list[ZooModel]:
 
 
 def _for_small_pictures() -> list[ZooModel]:
-    small = ViTConfig(img_size=(48, 48), patch_size=(4, 4), embed_dim=192, depth=6, num_heads=3, num_classes=10)
+    small = ViTConfig(img_size=(32, 32), patch_size=(4, 4), embed_dim=192, depth=6, num_heads=3, num_classes=10)
     pooled: dict[str, Any] = {"class_token": False, "pool": "mean"}
     config = small.replace(**pooled, norm="rms", qk_norm=True, rope=True, init="local")
     return [ZooModel("cifar10_small", "ViT for CIFAR-10", config, None)]

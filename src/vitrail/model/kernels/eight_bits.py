@@ -9,7 +9,6 @@ products want them.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -17,14 +16,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitrail.model.kernels.gelu import passed
+from vitrail.model.kernels.gelu import INTERPRETED, passed
 
 ROWS, COLUMNS, WARPS = 128, 64, 8  # of a block
 MULTIPLE = 16  # to which rows of a transposed copy are filled up
 TOKEN, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 
-
-INTERPRETED: tl.constexpr = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # by a CPU, in tests
 # four at a time; a pair of which Triton takes one is spoilt where NVIDIA's assembler has joined it to another pair
 FOUR = (
     "{{ .reg .b16 low, high; cvt.rn.satfinite.{0}x2.f32 low, $2, $1; cvt.rn.satfinite.{0}x2.f32 high, $4, $3; "

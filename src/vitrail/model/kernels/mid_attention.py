@@ -5,6 +5,9 @@ over memory, and added up for the bias in yet another. Here tiles of one head ar
 gradients are written where it wants them, and their sums over tokens leave with them. Each side of the way back has
 its kernel: one holds queries and passes by all keys, one holds keys and passes by all queries, so nothing is added up
 between programs. Tiles come and go by descriptors: beyond the last token zeros are read, and nothing is written.
+
+Tiles have powers of two as sides. A head of 80 channels, such as H/14's, is one of 64 and 16 more, which have tiles,
+products and sums of their own: no product is of padding.
 """
 
 from __future__ import annotations
@@ -53,36 +56,56 @@ def _who(heads, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
+def _given_out(mixed, total, out_scale):  # type: ignore[no-untyped-def]
+    mixed *= (1 / total)[:, None]
+    if out_scale is not None:
+        mixed = tl.clamp(mixed * (1 / tl.load(out_scale)), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    return mixed
+
+
+@triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    qkv_rows, qkv_columns, out_rows, lse, out_scale, tokens, heads, scale,
-    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
+    qkv_rows, qkv_columns, out_rows, qkv_rows_more, qkv_columns_more, out_rows_more, lse, out_scale,
+    tokens, heads, scale,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+    WIDTH: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
     """Results of a block of queries, over `out_scale` where there is one; the softmax is corrected as larger products
     turn up."""
-    one, batch, head, block = _who(heads, BLOCKS, WIDTH)
-    inner = heads * WIDTH
+    one, batch, head, block = _who(heads, BLOCKS, WIDTH + MORE)
+    inner = heads * (WIDTH + MORE)
     first = block * ROWS
     factor = scale * LOG2E
     q = _tile(qkv_rows, batch, first, head, ROWS, WIDTH)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, WIDTH), tl.float32)
+    if MORE:
+        q_more = _tile(qkv_rows_more, batch, first, head + WIDTH, ROWS, MORE)
+        mixed_more = tl.zeros((ROWS, MORE), tl.float32)
     for step in tl.range(0, STEPS):
         start = step * COLUMNS
         k = _tile(qkv_columns, batch, start, inner + head, COLUMNS, WIDTH)
         v = _tile(qkv_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
+        if MORE:  # all tiles are asked for before the first product
+            k_more = _tile(qkv_columns_more, batch, start, inner + head + WIDTH, COLUMNS, MORE)
+            v_more = _tile(qkv_columns_more, batch, start, 2 * inner + head + WIDTH, COLUMNS, MORE)
         products = tl.dot(q, tl.trans(k))
+        if MORE:
+            products = tl.dot(q_more, tl.trans(k_more), products)
         products = tl.where((start + tl.arange(0, COLUMNS) < tokens)[None, :], products, float("-inf"))
         now = tl.maximum(best, tl.max(products, 1))
         weights = tl.exp2(products * factor - (now * factor)[:, None])
         less = tl.exp2((best - now) * factor)
         total = total * less + tl.sum(weights, 1)
-        mixed = tl.dot(weights.to(v.dtype), v, mixed * less[:, None])
+        weights = weights.to(v.dtype)
+        mixed = tl.dot(weights, v, mixed * less[:, None])
+        if MORE:
+            mixed_more = tl.dot(weights, v_more, mixed_more * less[:, None])
         best = now
-    mixed *= (1 / total)[:, None]
-    if out_scale is not None:
-        mixed = tl.clamp(mixed * (1 / tl.load(out_scale)), -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
-    _put(out_rows, batch, first, head, mixed, ROWS, WIDTH)
+    _put(out_rows, batch, first, head, _given_out(mixed, total, out_scale), ROWS, WIDTH)
+    if MORE:
+        _put(out_rows_more, batch, first, head + WIDTH, _given_out(mixed_more, total, out_scale), ROWS, MORE)
     if lse is not None:
         rows = first + tl.arange(0, ROWS)
         tl.store(lse + one * tokens + rows, best * scale + tl.log2(total) * LN2, mask=rows < tokens)
@@ -90,12 +113,14 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _to_queries(  # type: ignore[no-untyped-def]
-    gradient, out, qkv_rows, qkv_columns, result_rows, lse, pairs, sums, largest, tokens, heads, scale,
-    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
+    gradient, out, qkv_rows, qkv_columns, result_rows, qkv_rows_more, qkv_columns_more, result_rows_more,
+    lse, pairs, sums, largest, tokens, heads, scale,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+    WIDTH: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries, and for the keys' side the two numbers it wants of each query."""
-    one, batch, head, block = _who(heads, BLOCKS, WIDTH)
-    inner = heads * WIDTH
+    one, batch, head, block = _who(heads, BLOCKS, WIDTH + MORE)
+    inner = heads * (WIDTH + MORE)
     first = block * ROWS
     rows = first + tl.arange(0, ROWS)
     low = tl.load(lse + one * tokens + rows, mask=rows < tokens, other=float("inf"))  # weights beyond the tokens are 0
@@ -103,6 +128,12 @@ def _to_queries(  # type: ignore[no-untyped-def]
     g = _fetch(gradient, batch, first, head, tokens, inner, ROWS, WIDTH)
     q = _tile(qkv_rows, batch, first, head, ROWS, WIDTH)
     mean = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
+    if MORE:
+        o_more = _fetch(out, batch, first, head + WIDTH, tokens, inner, ROWS, MORE)
+        g_more = _fetch(gradient, batch, first, head + WIDTH, tokens, inner, ROWS, MORE)
+        q_more = _tile(qkv_rows_more, batch, first, head + WIDTH, ROWS, MORE)
+        mean += tl.sum(g_more.to(tl.float32) * o_more.to(tl.float32), 1)
+        dq_more = tl.zeros((ROWS, MORE), tl.float32)
     pairs += 2 * (one * BLOCKS * ROWS + rows[:, None]) + tl.arange(0, 2)[None, :]
     tl.store(pairs, tl.join(-low / scale, -mean))
     low *= LOG2E
@@ -111,15 +142,31 @@ def _to_queries(  # type: ignore[no-untyped-def]
         start = step * COLUMNS
         k = _tile(qkv_columns, batch, start, inner + head, COLUMNS, WIDTH)
         v = _tile(qkv_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
+        if MORE:
+            k_more = _tile(qkv_columns_more, batch, start, inner + head + WIDTH, COLUMNS, MORE)
+            v_more = _tile(qkv_columns_more, batch, start, 2 * inner + head + WIDTH, COLUMNS, MORE)
         products = tl.dot(q, tl.trans(k))
         to_weights = tl.dot(g, tl.trans(v))
+        if MORE:
+            products = tl.dot(q_more, tl.trans(k_more), products)
+            to_weights = tl.dot(g_more, tl.trans(v_more), to_weights)
         weights = tl.exp2(products * (scale * LOG2E) - low[:, None])
         weights = tl.where((start + tl.arange(0, COLUMNS) < tokens)[None, :], weights, 0.0)
-        dq = tl.dot((weights * (to_weights - mean[:, None])).to(k.dtype), k, dq)
+        to_products = (weights * (to_weights - mean[:, None])).to(k.dtype)
+        dq = tl.dot(to_products, k, dq)
+        if MORE:
+            dq_more = tl.dot(to_products, k_more, dq_more)
     dq *= scale
     _put(result_rows, batch, first, head, dq, ROWS, WIDTH)
-    tl.store(sums + (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH), tl.sum(dq, 0))
-    tl.store(largest + tl.program_id(0), tl.max(tl.abs(dq)))
+    sums += (batch * BLOCKS + block) * 3 * inner + head
+    tl.store(sums + tl.arange(0, WIDTH), tl.sum(dq, 0))
+    most = tl.max(tl.abs(dq))
+    if MORE:
+        dq_more *= scale
+        _put(result_rows_more, batch, first, head + WIDTH, dq_more, ROWS, MORE)
+        tl.store(sums + WIDTH + tl.arange(0, MORE), tl.sum(dq_more, 0))
+        most = tl.maximum(most, tl.max(tl.abs(dq_more)))
+    tl.store(largest + tl.program_id(0), most)
 
 
 @triton.jit
@@ -131,18 +178,25 @@ def _apart(both, COLUMNS: tl.constexpr, TIMES: tl.constexpr):  # type: ignore[no
 
 @triton.jit
 def _to_keys(  # type: ignore[no-untyped-def]
-    qkv, qkv_rows, qkv_columns, gradient_columns, result_rows, pairs, sums, largest, tokens, heads, scale,
-    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
-    TIMES: tl.constexpr,
+    qkv, qkv_rows, qkv_columns, gradient_columns, result_rows,
+    qkv_rows_more, qkv_columns_more, gradient_columns_more, result_rows_more,
+    pairs, sums, largest, tokens, heads, scale,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+    WIDTH: tl.constexpr, MORE: tl.constexpr, TIMES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of keys and values. Products lie the other way round: (keys, queries)."""
-    one, batch, head, block = _who(heads, BLOCKS, WIDTH)
-    inner = heads * WIDTH
+    one, batch, head, block = _who(heads, BLOCKS, WIDTH + MORE)
+    inner = heads * (WIDTH + MORE)
     first = block * ROWS
     v = _fetch(qkv, batch, first, 2 * inner + head, tokens, 3 * inner, ROWS, WIDTH)
     k = _tile(qkv_rows, batch, first, inner + head, ROWS, WIDTH)
     dk = tl.zeros((ROWS, WIDTH), tl.float32)
     dv = tl.zeros((ROWS, WIDTH), tl.float32)
+    if MORE:
+        v_more = _fetch(qkv, batch, first, 2 * inner + head + WIDTH, tokens, 3 * inner, ROWS, MORE)
+        k_more = _tile(qkv_rows_more, batch, first, inner + head + WIDTH, ROWS, MORE)
+        dk_more = tl.zeros((ROWS, MORE), tl.float32)
+        dv_more = tl.zeros((ROWS, MORE), tl.float32)
     # each pair is read so often that every thread gets one number: what is smaller, each thread would read as a whole
     pairs += 2 * (one * BLOCKS * ROWS + tl.arange(0, COLUMNS)[:, None]) + tl.arange(0, 2 * TIMES)[None, :] % 2
     both = tl.load(pairs)
@@ -150,47 +204,73 @@ def _to_keys(  # type: ignore[no-untyped-def]
         start = step * COLUMNS
         q = _tile(qkv_columns, batch, start, head, COLUMNS, WIDTH)
         g = _tile(gradient_columns, batch, start, head, COLUMNS, WIDTH)
+        if MORE:
+            q_more = _tile(qkv_columns_more, batch, start, head + WIDTH, COLUMNS, MORE)
+            g_more = _tile(gradient_columns_more, batch, start, head + WIDTH, COLUMNS, MORE)
         low, mean = _apart(both, COLUMNS, TIMES)
         following = tl.minimum(step + 1, STEPS - 1)  # asked for early, so that the next step need not wait
         both = tl.load(pairs + 2 * COLUMNS * following)
         # what is to be taken off is what the products start from: it takes no registers of its own
         products = tl.dot(k, tl.trans(q), tl.broadcast_to(low[None, :], (ROWS, COLUMNS)))
         to_weights = tl.dot(v, tl.trans(g), tl.broadcast_to(mean[None, :], (ROWS, COLUMNS)))
+        if MORE:
+            products = tl.dot(k_more, tl.trans(q_more), products)
+            to_weights = tl.dot(v_more, tl.trans(g_more), to_weights)
         weights = tl.exp2(products * (scale * LOG2E))
-        dv = tl.dot(weights.to(q.dtype), g, dv)
-        dk = tl.dot((weights * to_weights).to(q.dtype), q, dk)
+        to_products = (weights * to_weights).to(q.dtype)
+        weights = weights.to(q.dtype)
+        dv = tl.dot(weights, g, dv)
+        dk = tl.dot(to_products, q, dk)
+        if MORE:
+            dv_more = tl.dot(weights, g_more, dv_more)
+            dk_more = tl.dot(to_products, q_more, dk_more)
     seen = (first + tl.arange(0, ROWS) < tokens)[:, None]
     dk = tl.where(seen, dk * scale, 0.0)
     dv = tl.where(seen, dv, 0.0)
     _put(result_rows, batch, first, inner + head, dk, ROWS, WIDTH)
     _put(result_rows, batch, first, 2 * inner + head, dv, ROWS, WIDTH)
-    sums += (batch * BLOCKS + block) * 3 * inner + head + tl.arange(0, WIDTH)
-    tl.store(sums + inner, tl.sum(dk, 0))
-    tl.store(sums + 2 * inner, tl.sum(dv, 0))
-    tl.store(largest + tl.num_programs(0) + tl.program_id(0), tl.max(tl.maximum(tl.abs(dk), tl.abs(dv))))
+    sums += (batch * BLOCKS + block) * 3 * inner + head
+    tl.store(sums + inner + tl.arange(0, WIDTH), tl.sum(dk, 0))
+    tl.store(sums + 2 * inner + tl.arange(0, WIDTH), tl.sum(dv, 0))
+    most = tl.max(tl.maximum(tl.abs(dk), tl.abs(dv)))
+    if MORE:
+        dk_more = tl.where(seen, dk_more * scale, 0.0)
+        dv_more = tl.where(seen, dv_more, 0.0)
+        _put(result_rows_more, batch, first, inner + head + WIDTH, dk_more, ROWS, MORE)
+        _put(result_rows_more, batch, first, 2 * inner + head + WIDTH, dv_more, ROWS, MORE)
+        sums += WIDTH + tl.arange(0, MORE)
+        tl.store(sums + inner, tl.sum(dk_more, 0))
+        tl.store(sums + 2 * inner, tl.sum(dv_more, 0))
+        most = tl.maximum(most, tl.max(tl.maximum(tl.abs(dk_more), tl.abs(dv_more))))
+    tl.store(largest + tl.num_programs(0) + tl.program_id(0), most)
 
 
-def _tiles(tensor: Tensor, rows: int, width: int) -> TensorDescriptor:
-    return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, rows, width])
+def _tiles(settings: dict[str, Any], *wanted: tuple[Tensor, int]) -> list[TensorDescriptor | None]:
+    """Of each tensor tiles of so many tokens; then those of the channels beyond a power of two, if there are any."""
+    return [
+        TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, rows, width]) if width else None
+        for width in (settings["WIDTH"], settings["MORE"])
+        for tensor, rows in wanted
+    ]
 
 
 def _settings(tokens: int, width: int) -> dict[str, Any]:
     blocks, steps = triton.cdiv(tokens, ROWS), triton.cdiv(tokens, COLUMNS)
-    sizes = {"ROWS": ROWS, "BLOCKS": blocks, "COLUMNS": COLUMNS, "STEPS": steps, "WIDTH": width}
+    whole = 1 << (width.bit_length() - 1)  # the largest power of two
+    sizes = {"ROWS": ROWS, "BLOCKS": blocks, "COLUMNS": COLUMNS, "STEPS": steps, "WIDTH": whole, "MORE": width - whole}
     return sizes | {"num_warps": WARPS, "num_stages": 3}
 
 
 def _attend(qkv: Tensor, out: Tensor, lse: Tensor | None, out_scale: Tensor | None, heads: int, scale: float) -> None:
     batch, tokens, inner = out.shape
-    width = inner // heads
-    settings = _settings(tokens, width)
-    tiles = _tiles(qkv, ROWS, width), _tiles(qkv, COLUMNS, width), _tiles(out, ROWS, width)
+    settings = _settings(tokens, inner // heads)
+    tiles = _tiles(settings, (qkv, ROWS), (qkv, COLUMNS), (out, ROWS))
     _forward[(batch * heads * settings["BLOCKS"],)](*tiles, lse, out_scale, tokens, heads, scale, **settings)
 
 
 @torch.library.custom_op("vitrail::mid_attention", mutates_args=())
 def mid_attention(
-    qkv: Tensor,  # (batch, tokens, 3 * heads * width), contiguous, bfloat16 or float16; width 32 or 64
+    qkv: Tensor,  # (batch, tokens, 3 * heads * width), contiguous, bfloat16 or float16; width 32, 64 or 80
     heads: int,
     scale: float,  # above 0
 ) -> tuple[Tensor, Tensor]:
@@ -233,17 +313,15 @@ def mid_attention_backward(
     """Packed gradients of the projections, what they add up to by groups of tokens, (groups, columns) in float32, and
     the largest of each program."""
     batch, tokens, inner = out.shape
-    width = inner // heads
     result, sums, largest = _empty_gradients(qkv, heads)
-    settings = _settings(tokens, width)
+    settings = _settings(tokens, inner // heads)
     grid = (batch * heads * settings["BLOCKS"],)
     pairs = lse.new_empty(grid[0] * ROWS, 2)
-    qkv_rows, result_rows = _tiles(qkv, ROWS, width), _tiles(result, ROWS, width)
-    columns_of = _tiles(qkv, COLUMNS, width), _tiles(gradient, COLUMNS, width)
-    queries_side = gradient, out, qkv_rows, columns_of[0], result_rows, lse, pairs, sums, largest
-    _to_queries[grid](*queries_side, tokens, heads, scale, **settings)
-    keys_side = qkv, qkv_rows, *columns_of, result_rows, pairs, sums, largest
-    _to_keys[grid](*keys_side, tokens, heads, scale, **settings, TIMES=32 * WARPS // (2 * COLUMNS))
+    tiles = _tiles(settings, (qkv, ROWS), (qkv, COLUMNS), (result, ROWS))
+    _to_queries[grid](gradient, out, *tiles, lse, pairs, sums, largest, tokens, heads, scale, **settings)
+    tiles = _tiles(settings, (qkv, ROWS), (qkv, COLUMNS), (gradient, COLUMNS), (result, ROWS))
+    rest = pairs, sums, largest, tokens, heads, scale
+    _to_keys[grid](qkv, *tiles, *rest, **settings, TIMES=32 * WARPS // (2 * COLUMNS))
     return result, sums, largest
 
 
