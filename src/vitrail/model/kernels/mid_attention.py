@@ -12,13 +12,15 @@ products and sums of their own: no product is of padding.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from vitrail.model.kernels.ready import angles, before_ready, strides, tile
 
 ROWS, COLUMNS = 64, 32  # tokens a program holds; those it passes by at a time
 WARPS = 4
@@ -56,6 +58,22 @@ def _who(heads, BLOCKS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-u
 
 
 @triton.jit
+def _unready(  # type: ignore[no-untyped-def]
+    gradient, qkv, column, weight, turn, norm_sums, batch, rows, tokens, inner, apart, between, eps,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries or keys before their norm and rotation; what they add up to for the norm's weight is put
+    by."""
+    seen = rows < tokens
+    cos, sin = angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
+    x = tile(qkv + batch.to(tl.int64) * tokens * 3 * inner + column, rows, 3 * inner, seen, WIDTH)
+    gradient, to_weight = before_ready(gradient, x, weight, eps, cos, sin, ROWS, WIDTH, NORM, TURN)
+    if NORM:
+        tl.store(norm_sums + tl.program_id(0) * WIDTH + tl.arange(0, WIDTH), tl.sum(to_weight, 0))
+    return gradient
+
+
+@triton.jit
 def _given_out(mixed, total, out_scale):  # type: ignore[no-untyped-def]
     mixed *= (1 / total)[:, None]
     if out_scale is not None:
@@ -65,8 +83,8 @@ def _given_out(mixed, total, out_scale):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    qkv_rows, qkv_columns, out_rows, qkv_rows_more, qkv_columns_more, out_rows_more, lse, out_scale,
-    tokens, heads, scale,
+    qk_rows, qk_columns, v_columns, out_rows, qk_rows_more, qk_columns_more, v_columns_more, out_rows_more,
+    lse, out_scale, tokens, heads, scale,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
     WIDTH: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
@@ -76,20 +94,20 @@ def _forward(  # type: ignore[no-untyped-def]
     inner = heads * (WIDTH + MORE)
     first = block * ROWS
     factor = scale * LOG2E
-    q = _tile(qkv_rows, batch, first, head, ROWS, WIDTH)
+    q = _tile(qk_rows, batch, first, head, ROWS, WIDTH)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, WIDTH), tl.float32)
     if MORE:
-        q_more = _tile(qkv_rows_more, batch, first, head + WIDTH, ROWS, MORE)
+        q_more = _tile(qk_rows_more, batch, first, head + WIDTH, ROWS, MORE)
         mixed_more = tl.zeros((ROWS, MORE), tl.float32)
     for step in tl.range(0, STEPS):
         start = step * COLUMNS
-        k = _tile(qkv_columns, batch, start, inner + head, COLUMNS, WIDTH)
-        v = _tile(qkv_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
+        k = _tile(qk_columns, batch, start, inner + head, COLUMNS, WIDTH)
+        v = _tile(v_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
         if MORE:  # all tiles are asked for before the first product
-            k_more = _tile(qkv_columns_more, batch, start, inner + head + WIDTH, COLUMNS, MORE)
-            v_more = _tile(qkv_columns_more, batch, start, 2 * inner + head + WIDTH, COLUMNS, MORE)
+            k_more = _tile(qk_columns_more, batch, start, inner + head + WIDTH, COLUMNS, MORE)
+            v_more = _tile(v_columns_more, batch, start, 2 * inner + head + WIDTH, COLUMNS, MORE)
         products = tl.dot(q, tl.trans(k))
         if MORE:
             products = tl.dot(q_more, tl.trans(k_more), products)
@@ -113,10 +131,11 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _to_queries(  # type: ignore[no-untyped-def]
-    gradient, out, qkv_rows, qkv_columns, result_rows, qkv_rows_more, qkv_columns_more, result_rows_more,
-    lse, pairs, sums, largest, tokens, heads, scale,
+    gradient, out, qk_rows, qk_columns, v_columns, result_rows,
+    qk_rows_more, qk_columns_more, v_columns_more, result_rows_more,
+    lse, pairs, sums, largest, qkv, weight, turn, norm_sums, tokens, heads, scale, apart, between, eps,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
-    WIDTH: tl.constexpr, MORE: tl.constexpr,
+    WIDTH: tl.constexpr, MORE: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of queries, and for the keys' side the two numbers it wants of each query."""
     one, batch, head, block = _who(heads, BLOCKS, WIDTH + MORE)
@@ -126,12 +145,12 @@ def _to_queries(  # type: ignore[no-untyped-def]
     low = tl.load(lse + one * tokens + rows, mask=rows < tokens, other=float("inf"))  # weights beyond the tokens are 0
     o = _fetch(out, batch, first, head, tokens, inner, ROWS, WIDTH)
     g = _fetch(gradient, batch, first, head, tokens, inner, ROWS, WIDTH)
-    q = _tile(qkv_rows, batch, first, head, ROWS, WIDTH)
+    q = _tile(qk_rows, batch, first, head, ROWS, WIDTH)
     mean = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1)
     if MORE:
         o_more = _fetch(out, batch, first, head + WIDTH, tokens, inner, ROWS, MORE)
         g_more = _fetch(gradient, batch, first, head + WIDTH, tokens, inner, ROWS, MORE)
-        q_more = _tile(qkv_rows_more, batch, first, head + WIDTH, ROWS, MORE)
+        q_more = _tile(qk_rows_more, batch, first, head + WIDTH, ROWS, MORE)
         mean += tl.sum(g_more.to(tl.float32) * o_more.to(tl.float32), 1)
         dq_more = tl.zeros((ROWS, MORE), tl.float32)
     pairs += 2 * (one * BLOCKS * ROWS + rows[:, None]) + tl.arange(0, 2)[None, :]
@@ -140,11 +159,11 @@ def _to_queries(  # type: ignore[no-untyped-def]
     dq = tl.zeros((ROWS, WIDTH), tl.float32)
     for step in tl.range(0, STEPS):
         start = step * COLUMNS
-        k = _tile(qkv_columns, batch, start, inner + head, COLUMNS, WIDTH)
-        v = _tile(qkv_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
+        k = _tile(qk_columns, batch, start, inner + head, COLUMNS, WIDTH)
+        v = _tile(v_columns, batch, start, 2 * inner + head, COLUMNS, WIDTH)
         if MORE:
-            k_more = _tile(qkv_columns_more, batch, start, inner + head + WIDTH, COLUMNS, MORE)
-            v_more = _tile(qkv_columns_more, batch, start, 2 * inner + head + WIDTH, COLUMNS, MORE)
+            k_more = _tile(qk_columns_more, batch, start, inner + head + WIDTH, COLUMNS, MORE)
+            v_more = _tile(v_columns_more, batch, start, 2 * inner + head + WIDTH, COLUMNS, MORE)
         products = tl.dot(q, tl.trans(k))
         to_weights = tl.dot(g, tl.trans(v))
         if MORE:
@@ -157,6 +176,11 @@ def _to_queries(  # type: ignore[no-untyped-def]
         if MORE:
             dq_more = tl.dot(to_products, k_more, dq_more)
     dq *= scale
+    if NORM or TURN:
+        dq = _unready(
+            dq, qkv, head, weight, turn, norm_sums, batch, rows, tokens, inner, apart, between, eps,
+            ROWS, WIDTH, NORM, TURN,
+        )  # fmt: skip
     _put(result_rows, batch, first, head, dq, ROWS, WIDTH)
     sums += (batch * BLOCKS + block) * 3 * inner + head
     tl.store(sums + tl.arange(0, WIDTH), tl.sum(dq, 0))
@@ -178,23 +202,23 @@ def _apart(both, COLUMNS: tl.constexpr, TIMES: tl.constexpr):  # type: ignore[no
 
 @triton.jit
 def _to_keys(  # type: ignore[no-untyped-def]
-    qkv, qkv_rows, qkv_columns, gradient_columns, result_rows,
-    qkv_rows_more, qkv_columns_more, gradient_columns_more, result_rows_more,
-    pairs, sums, largest, tokens, heads, scale,
+    qk_rows, qk_columns, gradient_columns, result_rows,
+    qk_rows_more, qk_columns_more, gradient_columns_more, result_rows_more,
+    pairs, sums, largest, qkv, weight, turn, norm_sums, tokens, heads, scale, apart, between, eps,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
-    WIDTH: tl.constexpr, MORE: tl.constexpr, TIMES: tl.constexpr,
+    WIDTH: tl.constexpr, MORE: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr, TIMES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of a block of keys and values. Products lie the other way round: (keys, queries)."""
     one, batch, head, block = _who(heads, BLOCKS, WIDTH + MORE)
     inner = heads * (WIDTH + MORE)
     first = block * ROWS
     v = _fetch(qkv, batch, first, 2 * inner + head, tokens, 3 * inner, ROWS, WIDTH)
-    k = _tile(qkv_rows, batch, first, inner + head, ROWS, WIDTH)
+    k = _tile(qk_rows, batch, first, inner + head, ROWS, WIDTH)
     dk = tl.zeros((ROWS, WIDTH), tl.float32)
     dv = tl.zeros((ROWS, WIDTH), tl.float32)
     if MORE:
         v_more = _fetch(qkv, batch, first, 2 * inner + head + WIDTH, tokens, 3 * inner, ROWS, MORE)
-        k_more = _tile(qkv_rows_more, batch, first, inner + head + WIDTH, ROWS, MORE)
+        k_more = _tile(qk_rows_more, batch, first, inner + head + WIDTH, ROWS, MORE)
         dk_more = tl.zeros((ROWS, MORE), tl.float32)
         dv_more = tl.zeros((ROWS, MORE), tl.float32)
     # each pair is read so often that every thread gets one number: what is smaller, each thread would read as a whole
@@ -202,10 +226,10 @@ def _to_keys(  # type: ignore[no-untyped-def]
     both = tl.load(pairs)
     for step in tl.range(0, STEPS):
         start = step * COLUMNS
-        q = _tile(qkv_columns, batch, start, head, COLUMNS, WIDTH)
+        q = _tile(qk_columns, batch, start, head, COLUMNS, WIDTH)
         g = _tile(gradient_columns, batch, start, head, COLUMNS, WIDTH)
         if MORE:
-            q_more = _tile(qkv_columns_more, batch, start, head + WIDTH, COLUMNS, MORE)
+            q_more = _tile(qk_columns_more, batch, start, head + WIDTH, COLUMNS, MORE)
             g_more = _tile(gradient_columns_more, batch, start, head + WIDTH, COLUMNS, MORE)
         low, mean = _apart(both, COLUMNS, TIMES)
         following = tl.minimum(step + 1, STEPS - 1)  # asked for early, so that the next step need not wait
@@ -227,6 +251,12 @@ def _to_keys(  # type: ignore[no-untyped-def]
     seen = (first + tl.arange(0, ROWS) < tokens)[:, None]
     dk = tl.where(seen, dk * scale, 0.0)
     dv = tl.where(seen, dv, 0.0)
+    if NORM or TURN:
+        rows = first + tl.arange(0, ROWS)
+        dk = _unready(
+            dk, qkv, inner + head, weight, turn, norm_sums, batch, rows, tokens, inner, apart, between, eps,
+            ROWS, WIDTH, NORM, TURN,
+        )  # fmt: skip
     _put(result_rows, batch, first, inner + head, dk, ROWS, WIDTH)
     _put(result_rows, batch, first, 2 * inner + head, dv, ROWS, WIDTH)
     sums += (batch * BLOCKS + block) * 3 * inner + head
@@ -261,11 +291,26 @@ def _settings(tokens: int, width: int) -> dict[str, Any]:
     return sizes | {"num_warps": WARPS, "num_stages": 3}
 
 
-def _attend(qkv: Tensor, out: Tensor, lse: Tensor | None, out_scale: Tensor | None, heads: int, scale: float) -> None:
+def _attend(
+    qk: Tensor, qkv: Tensor, out: Tensor, lse: Tensor | None, out_scale: Tensor | None, heads: int, scale: float
+) -> None:
+    """`qk`: queries and keys as they are multiplied, packed as in `qkv`, which has the values."""
     batch, tokens, inner = out.shape
     settings = _settings(tokens, inner // heads)
-    tiles = _tiles(settings, (qkv, ROWS), (qkv, COLUMNS), (out, ROWS))
+    tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (qkv, COLUMNS), (out, ROWS))
     _forward[(batch * heads * settings["BLOCKS"],)](*tiles, lse, out_scale, tokens, heads, scale, **settings)
+
+
+def attend(qk: Tensor, qkv: Tensor, heads: int, scale: float) -> tuple[Tensor, Tensor]:
+    """See `mid_attention`."""
+    out, lse = empty_results(qkv, heads)
+    _attend(qk, qkv, out, lse, None, heads, scale)
+    return out, lse
+
+
+def empty_results(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    batch, tokens, inner = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+    return qkv.new_empty(batch, tokens, inner), qkv.new_empty(batch, heads, tokens, dtype=torch.float32)
 
 
 @torch.library.custom_op("vitrail::mid_attention", mutates_args=())
@@ -275,24 +320,19 @@ def mid_attention(
     scale: float,  # above 0
 ) -> tuple[Tensor, Tensor]:
     """(batch, tokens, heads * width), and the logarithms of the sums of exponentials: (batch, heads, tokens)."""
-    batch, tokens, inner = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    out = qkv.new_empty(batch, tokens, inner)
-    lse = qkv.new_empty(batch, heads, tokens, dtype=torch.float32)
-    _attend(qkv, out, lse, None, heads, scale)
-    return out, lse
+    return attend(qkv, qkv, heads, scale)
 
 
 @mid_attention.register_fake
 def _(qkv: Tensor, heads: int, scale: float) -> tuple[Tensor, Tensor]:
-    batch, tokens, inner = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    return qkv.new_empty(batch, tokens, inner), qkv.new_empty(batch, heads, tokens, dtype=torch.float32)
+    return empty_results(qkv, heads)
 
 
 @torch.library.custom_op("vitrail::mid_attention_in_eight_bits", mutates_args=())
 def mid_attention_in_eight_bits(qkv: Tensor, heads: int, scale: float, out_scale: Tensor) -> Tensor:
     """The result alone, over `out_scale`, in e4m3; what is too large becomes the largest number there is."""
     out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3, dtype=torch.float8_e4m3fn)
-    _attend(qkv, out, None, out_scale, heads, scale)
+    _attend(qkv, qkv, out, None, out_scale, heads, scale)
     return out
 
 
@@ -312,27 +352,54 @@ def mid_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Packed gradients of the projections, what they add up to by groups of tokens, (groups, columns) in float32, and
     the largest of each program."""
-    batch, tokens, inner = out.shape
-    result, sums, largest = _empty_gradients(qkv, heads)
-    settings = _settings(tokens, inner // heads)
-    grid = (batch * heads * settings["BLOCKS"],)
-    pairs = lse.new_empty(grid[0] * ROWS, 2)
-    tiles = _tiles(settings, (qkv, ROWS), (qkv, COLUMNS), (result, ROWS))
-    _to_queries[grid](gradient, out, *tiles, lse, pairs, sums, largest, tokens, heads, scale, **settings)
-    tiles = _tiles(settings, (qkv, ROWS), (qkv, COLUMNS), (gradient, COLUMNS), (result, ROWS))
-    rest = pairs, sums, largest, tokens, heads, scale
-    _to_keys[grid](qkv, *tiles, *rest, **settings, TIMES=32 * WARPS // (2 * COLUMNS))
+    result, sums, largest, _ = attend_back(gradient, qkv, qkv, out, lse, heads, scale, Before())
     return result, sums, largest
-
-
-def _empty_gradients(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    groups = qkv.shape[0] * (-(-qkv.shape[1] // ROWS))
-    sums, largest = (qkv.new_empty(size, dtype=torch.float32) for size in ((groups, qkv.shape[2]), (2, groups * heads)))
-    return torch.empty_like(qkv), sums, largest
 
 
 @mid_attention_backward.register_fake
 def _(
     gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty_gradients(qkv, heads)
+    return empty_gradients(qkv, heads)
+
+
+class Before(NamedTuple):
+    """What becomes of queries and keys before they are multiplied."""
+
+    q_weight: Tensor | None = None  # of RMS norms, (width,) in float32; None: there are none
+    k_weight: Tensor | None = None
+    turn: Tensor | None = None  # RoPE: (2, 1 or batch, 1, tokens, width / 2) in float32
+    eps: float = 0.0
+
+
+def attend_back(
+    gradient: Tensor, qk: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, scale: float, before: Before
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See `mid_attention_backward`; and of both norms' weights, by program: (2, programs, width)."""
+    batch, tokens, inner = out.shape
+    result, sums, largest = empty_gradients(qkv, heads)
+    norms = empty_norms(qkv, before.q_weight, heads)
+    settings = _settings(tokens, inner // heads)
+    grid = (batch * heads * settings["BLOCKS"],)
+    settings |= {"NORM": before.q_weight is not None, "TURN": before.turn is not None}
+    pairs = lse.new_empty(grid[0] * ROWS, 2)
+    numbers = tokens, heads, scale, *strides(before.turn), before.eps
+    tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (qkv, COLUMNS), (result, ROWS))
+    rest = pairs, sums, largest, qkv
+    ahead = before.q_weight, before.turn, norms[0]
+    _to_queries[grid](gradient, out, *tiles, lse, *rest, *ahead, *numbers, **settings)
+    tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (gradient, COLUMNS), (result, ROWS))
+    ahead = before.k_weight, before.turn, norms[1]
+    _to_keys[grid](*tiles, *rest, *ahead, *numbers, **settings, TIMES=32 * WARPS // (2 * COLUMNS))
+    return result, sums, largest, norms
+
+
+def empty_gradients(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    groups = qkv.shape[0] * triton.cdiv(qkv.shape[1], ROWS)
+    sums, largest = (qkv.new_empty(size, dtype=torch.float32) for size in ((groups, qkv.shape[2]), (2, groups * heads)))
+    return torch.empty_like(qkv), sums, largest
+
+
+def empty_norms(qkv: Tensor, q_weight: Tensor | None, heads: int) -> Tensor:
+    programs = qkv.shape[0] * triton.cdiv(qkv.shape[1], ROWS) * heads if q_weight is not None else 0
+    return qkv.new_empty(2, programs, qkv.shape[-1] // (3 * heads), dtype=torch.float32)

@@ -29,8 +29,8 @@ def attend(
         out = short_attention(qkv, q_weight, k_weight, turn, *rest)
         return out, (qkv, q_weight, k_weight, turn, None, None, None)
     if q_weight is not None or turn is not None:
-        out, lse, ready = turned_attention(qkv, q_weight, k_weight, turn, *rest)
-        return out, (qkv, q_weight, k_weight, turn, out, lse, ready)
+        out, lse, made = turned_attention(qkv, q_weight, k_weight, turn, *rest)
+        return out, (qkv, q_weight, k_weight, turn, out, lse, made)
     out, lse = mid_attention(qkv, *rest[:2])
     return out, (qkv, None, None, None, out, lse, None)
 
@@ -38,10 +38,10 @@ def attend(
 def attend_back(gradient: Tensor, kept: Sequence[Any], rest: Rest) -> tuple[Tensor, Any, Tensor, Tensor | None]:
     """Packed gradients, those of both norms, sums of the packed over some tokens, and the largest of some programs', if
     the kernel tells."""
-    qkv, q_weight, k_weight, turn, out, lse, ready = kept
+    qkv, q_weight, k_weight, turn, out, lse, made = kept
     before = q_weight, k_weight, turn
-    if ready is not None:
-        packed, norms, sums = turned_attention_backward(gradient, qkv, ready, out, lse, *before, *rest)
+    if made is not None:
+        packed, norms, sums = turned_attention_backward(gradient, qkv, made, out, lse, *before, *rest)
     elif out is not None:
         packed, sums, largest = mid_attention_backward(gradient, qkv, out, lse, *rest[:2])
         return packed, (None, None), sums, largest

@@ -14,58 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from vitrail.model.kernels.ready import angles, before_ready, put, ready, strides, tile
+
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 REGISTERS = 168  # of a thread on the way back: so three programs share a multiprocessor, and few numbers are put by
-
-
-@triton.jit
-def _tile(place, rows, stride, seen, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What a head has of each token: (tokens, width)."""
-    grid = rows[:, None] * stride + tl.arange(0, WIDTH)[None, :]
-    return tl.load(place + grid, mask=seen[:, None], other=0.0)
-
-
-@triton.jit
-def _put(place, rows, stride, seen, tile, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    grid = rows[:, None] * stride + tl.arange(0, WIDTH)[None, :]
-    tl.store(place + grid, tile, mask=seen[:, None])
-
-
-@triton.jit
-def _inverse(x, eps, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What an RMS norm multiplies each token by."""
-    return tl.rsqrt(tl.sum(x * x, 1) / WIDTH + eps)
-
-
-@triton.jit
-def _turned(x, cos, sin, TOKENS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Pairs of neighbouring channels, turned."""
-    even, odd = tl.split(tl.reshape(x, (TOKENS, WIDTH // 2, 2)))
-    return tl.reshape(tl.join(even * cos - odd * sin, odd * cos + even * sin), (TOKENS, WIDTH))
-
-
-@triton.jit
-def _angles(turn, batch, rows, seen, apart, between, WIDTH: tl.constexpr, TURN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Cosines and sines of this picture's tokens, which lie `apart` from each other; numbers where there are none."""
-    cos, sin = 1.0, 0.0
-    if TURN:
-        place = turn + batch * between
-        cos = _tile(place, rows, WIDTH // 2, seen, WIDTH // 2)
-        sin = _tile(place + apart, rows, WIDTH // 2, seen, WIDTH // 2)
-    return cos, sin
-
-
-@triton.jit
-def _ready(  # type: ignore[no-untyped-def]
-    x, weight, eps, cos, sin, TOKENS: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, TURN: tl.constexpr
-):  # fmt: skip
-    """Queries or keys as they are multiplied: normed and turned, as wide as they came."""
-    wide = x.to(tl.float32)
-    if NORM:
-        wide = wide * _inverse(wide, eps, WIDTH)[:, None] * tl.load(weight + tl.arange(0, WIDTH))[None, :]
-    if TURN:
-        wide = _turned(wide, cos, sin, TOKENS, WIDTH)
-    return wide.to(x.dtype)
 
 
 @triton.jit
@@ -87,20 +39,20 @@ def _forward(  # type: ignore[no-untyped-def]
     seen = rows < tokens
     inner = heads * WIDTH
     place = qkv + batch.to(tl.int64) * tokens * 3 * inner + head * WIDTH
-    cos, sin = _angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
-    q = _tile(place, rows, 3 * inner, seen, WIDTH)
-    k = _tile(place + inner, rows, 3 * inner, seen, WIDTH)
-    v = _tile(place + 2 * inner, rows, 3 * inner, seen, WIDTH)
-    q = _ready(q, q_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
-    k = _ready(k, k_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    cos, sin = angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
+    q = tile(place, rows, 3 * inner, seen, WIDTH)
+    k = tile(place + inner, rows, 3 * inner, seen, WIDTH)
+    v = tile(place + 2 * inner, rows, 3 * inner, seen, WIDTH)
+    q = ready(q, q_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    k = ready(k, k_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
     mixed = tl.dot(_weights(q, k, seen, scale).to(v.dtype), v)
-    _put(out + batch.to(tl.int64) * tokens * inner + head * WIDTH, rows, inner, seen, mixed.to(v.dtype), WIDTH)
+    put(out + batch.to(tl.int64) * tokens * inner + head * WIDTH, rows, inner, seen, mixed.to(v.dtype), WIDTH)
 
 
 @triton.jit
-def _add_up(place, tile, rows, TOKENS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add_up(place, value, rows, TOKENS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sums over the tokens, by a product with ones: threads would take longer to pass numbers to each other."""
-    sums = tl.dot(tl.full((TOKENS, TOKENS), 1.0, tile.dtype), tile)
+    sums = tl.dot(tl.full((TOKENS, TOKENS), 1.0, value.dtype), value)
     tl.store(place + rows[:, None] * 0 + tl.arange(0, WIDTH)[None, :], sums, mask=(rows == 0)[:, None])
 
 
@@ -112,19 +64,15 @@ def _back(  # type: ignore[no-untyped-def]
     """From gradients of queries or keys as they are multiplied to those of what the linear map gave, which is read
     again: it need not be held until now."""
     kind = place.dtype.element_ty
-    cos, sin = _angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
-    if TURN:
-        gradient = _turned(gradient, cos, -sin, TOKENS, WIDTH)
+    cos, sin = angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
+    x = 0.0
     if NORM:
-        x = _tile(place, rows, stride, seen, WIDTH).to(tl.float32)
-        inverse = _inverse(x, eps, WIDTH)
-        x *= inverse[:, None]
-        _add_up(norm_sums, (gradient * x).to(kind), rows, TOKENS, WIDTH)
-        gradient *= tl.load(weight + tl.arange(0, WIDTH))[None, :]
-        along = tl.sum(gradient * x, 1) / WIDTH
-        gradient = inverse[:, None] * (gradient - x * along[:, None])
+        x = tile(place, rows, stride, seen, WIDTH)
+    gradient, to_weight = before_ready(gradient, x, weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    if NORM:
+        _add_up(norm_sums, to_weight.to(kind), rows, TOKENS, WIDTH)
     gradient = gradient.to(kind)
-    _put(result, rows, stride, seen, gradient, WIDTH)
+    put(result, rows, stride, seen, gradient, WIDTH)
     _add_up(sums, gradient, rows, TOKENS, WIDTH)
 
 
@@ -142,18 +90,18 @@ def _backward(  # type: ignore[no-untyped-def]
     place = qkv + start
     result += start
     sums += batch * 3 * inner + head * WIDTH
-    cos, sin = _angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
-    q = _tile(place, rows, 3 * inner, seen, WIDTH)
-    k = _tile(place + inner, rows, 3 * inner, seen, WIDTH)
-    v = _tile(place + 2 * inner, rows, 3 * inner, seen, WIDTH)
+    cos, sin = angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
+    q = tile(place, rows, 3 * inner, seen, WIDTH)
+    k = tile(place + inner, rows, 3 * inner, seen, WIDTH)
+    v = tile(place + 2 * inner, rows, 3 * inner, seen, WIDTH)
     source = gradient + batch.to(tl.int64) * tokens * inner + head * WIDTH
-    given = _tile(source, rows, inner, seen, WIDTH)
-    q = _ready(q, q_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
-    k = _ready(k, k_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    given = tile(source, rows, inner, seen, WIDTH)
+    q = ready(q, q_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
+    k = ready(k, k_weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
     weights = _weights(q, k, seen, scale)
     to_weights = tl.dot(given, tl.trans(v))
     to_values = tl.dot(tl.trans(weights.to(v.dtype)), given)
-    _put(result + 2 * inner, rows, 3 * inner, seen, to_values.to(v.dtype), WIDTH)
+    put(result + 2 * inner, rows, 3 * inner, seen, to_values.to(v.dtype), WIDTH)
     _add_up(sums + 2 * inner, given, rows, TOKENS, WIDTH)  # what a query spreads over the values adds up to its own
     mean = tl.sum(weights * to_weights, 1)
     to_products = (weights * (to_weights - mean[:, None]) * scale).to(v.dtype)
@@ -175,13 +123,6 @@ def _settings(qkv: Tensor, q_weight: Tensor | None, turn: Tensor | None, heads: 
     return {"TOKENS": tokens, "WIDTH": width, "NORM": q_weight is not None, "TURN": turn is not None}
 
 
-def _strides(turn: Tensor | None) -> tuple[int, int]:
-    """From cosines to sines, and from the angles of one picture to those of the next."""
-    if turn is None:
-        return 0, 0
-    return turn[0].numel(), (turn[0, 0].numel() if turn.shape[1] > 1 else 0)
-
-
 @torch.library.custom_op("vitrail::short_attention", mutates_args=())
 def short_attention(
     qkv: Tensor,  # (batch, tokens, 3 * heads * width), contiguous, bfloat16 or float16
@@ -195,7 +136,7 @@ def short_attention(
     """(batch, tokens, heads * width)."""
     batch, tokens, inner = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     out = qkv.new_empty(batch, tokens, inner)
-    apart, between = _strides(turn)
+    apart, between = strides(turn)
     tensors = (qkv, *(qkv if one is None else one for one in (q_weight, k_weight, turn)), out)
     settings = _settings(qkv, q_weight, turn, heads)
     _forward[(batch * heads,)](*tensors, tokens, heads, apart, between, scale, eps, **settings, num_warps=4)
@@ -223,7 +164,7 @@ def short_attention_backward(
     batch, tokens = qkv.shape[:2]
     result, norms, sums = _empty(qkv, q_weight, heads)
     settings = _settings(qkv, q_weight, turn, heads)
-    apart, between = _strides(turn)
+    apart, between = strides(turn)
     given = (qkv, *(qkv if one is None else one for one in (q_weight, k_weight, turn)), gradient)
     rest = tokens, heads, apart, between, scale, eps
     _backward[(batch * heads,)](*given, result, *norms, sums, *rest, **settings, num_warps=4, maxnreg=REGISTERS)
