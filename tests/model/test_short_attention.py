@@ -85,14 +85,29 @@ def test_the_kernel_computes_the_definition(case):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_the_operators_for_more_tokens_are_what_a_compiler_takes_them_for():
+    from vitrail.model.kernels.turned_attention import turned_attention, turned_attention_backward
+
+    qkv, scales = torch.randn(2, 100, 3 * 2 * 64, device="cuda").bfloat16(), torch.rand(2, 64, device="cuda")
+    turn = torch.randn(2, 1, 1, 100, 32, device="cuda")
+    for before in ((*scales, turn), (*scales, None), (None, None, turn)):
+        torch.library.opcheck(turned_attention, (qkv, *before, 2, 0.125, 1e-6))
+        out, lse, made = turned_attention(qkv, *before, 2, 0.125, 1e-6)
+        torch.library.opcheck(turned_attention_backward, (out, qkv, made, out, lse, *before, 2, 0.125, 1e-6))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("tokens", [64, 144])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_model_has_the_gradients_it_has_without_the_kernel(compiled, monkeypatch):
+def test_a_model_has_the_gradients_it_has_without_the_kernel(compiled, tokens, monkeypatch):
     """In bfloat16: as far from those of float32 as without it, or nearer, to a tenth."""
-    options = {"img_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 2, "num_heads": 2, "num_classes": 10}
+    side = 4 * round(tokens**0.5)
+    monkeypatch.setattr("vitrail.model.kernel_sizes.LEAST_WORK", 0)
+    options = {"img_size": side, "patch_size": 4, "embed_dim": 128, "depth": 2, "num_heads": 2, "num_classes": 10}
     options |= {"norm": "rms", "qk_norm": True, "rope": True, "class_token": False, "pool": "mean"}
     torch.manual_seed(0)
     model = vitrail.create("vit_ti16", **options).cuda().train()
-    pictures, labels = torch.randn(8, 3, 32, 32, device="cuda"), torch.arange(8, device="cuda")
+    pictures, labels = torch.randn(8, 3, side, side, device="cuda"), torch.arange(8, device="cuda")
 
     def gradients(forward, low):
         model.zero_grad()
