@@ -1,7 +1,7 @@
 """How long a step of a recipe takes in the real loop, and in which kernels: for finding what to make faster.
 
     python benchmarks/step_speed.py cifar10-94 [--set precision='"bf16_residual"'] [--without-kernels] [--kernels 30]
-                                    [--trace steps.json]
+                                    [--trace steps.json] [--inductor combo_kernels=true]
 
 The pictures are random and lie on the device, as CIFAR-10's would; the loop is that of training, with its optimiser and
 average.
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._inductor import config as inductor
 
 import vitrail
 from vitrail.data.arrays import from_arrays
@@ -71,6 +72,10 @@ class Watch:
         return [(row.self_device_time_total / 20, row.count / 20, row.key) for row in rows[: self.kernels]]
 
 
+def settings(given: list[str]) -> dict[str, Any]:
+    return {key: tomllib.loads(f"v = {value}")["v"] for key, _, value in (one.partition("=") for one in given)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipe")
@@ -78,8 +83,11 @@ def main() -> None:
     parser.add_argument("--without-kernels", action="store_true", help="nothing but the usual kernels")
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="also the N kernels that take longest")
     parser.add_argument("--trace", metavar="FILE", help="with --kernels: all that the GPU did and when, for Perfetto")
+    parser.add_argument("--inductor", action="append", default=[], metavar="KEY=VALUE", help="the compiler's settings")
     args = parser.parse_args()
-    changes = {key: tomllib.loads(f"v = {value}")["v"] for key, _, value in (one.partition("=") for one in args.set)}
+    changes, compiler = settings(args.set), settings(args.inductor)
+    for key, value in compiler.items():
+        setattr(inductor, key, value)
     if args.without_kernels:
         devices.HAS_TRITON = False
     noise = np.random.default_rng(0)
@@ -98,6 +106,7 @@ def main() -> None:
             {
                 "recipe": args.recipe,
                 "changes": changes,
+                "inductor": compiler,
                 "own_kernels": not args.without_kernels,
                 "ms": round(1e3 * middle, 3),
                 "quartiles": [round(1e3 * low, 3), round(1e3 * high, 3)],

@@ -6,6 +6,7 @@ Any DATA works; the .npz file has x_train, y_train, x_test, y_test (pictures, he
 Rows of an `--out` that is there are kept, and seeds of the same row are added to it: `--first 3 --seeds 2` goes on
 where three seeds were. `--keep FOLDER` keeps the models. `--choose` holds 5,000 training pictures out and scores on
 them, never on the test pictures: for choosing settings, `--set optimiser.muon_lr=0.01` (several: all combinations).
+`--runs FOLDER` keeps whole runs: one that was stopped (by SIGTERM, such as that of `timeout`) goes on at the next call.
 `--jobs 4` has so many runs at a time, whose times say nothing and are left out; on a GPU they share it well under
 `nvidia-cuda-mps-control -d`.
 """
@@ -13,6 +14,7 @@ them, never on the test pictures: for choosing settings, `--set optimiser.muon_l
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import os
@@ -24,6 +26,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from multiprocessing import get_context, set_start_method
 from pathlib import Path
@@ -33,20 +36,38 @@ import torch
 
 import vitrail
 from vitrail.data.opening import open_source
+from vitrail.training.train import resume
 
 read = cache(open_source)
 
 
+def place(recipe: str, changes: dict[str, Any], runs: Path | None) -> AbstractContextManager[str]:
+    """Where a run lies: below `runs`, under a name that is its settings', or nowhere for long."""
+    if runs is None:
+        return tempfile.TemporaryDirectory()
+    mark = hashlib.blake2b(json.dumps(changes, sort_keys=True).encode(), digest_size=4).hexdigest()
+    return nullcontext(str(runs / f"{recipe}-{mark}"))
+
+
 def one(
-    data: str, recipe: str, changes: dict[str, Any], seed: int, device: str | None, choose: bool, keep: Path | None
+    data: str,
+    recipe: str,
+    changes: dict[str, Any],
+    seed: int,
+    device: str | None,
+    choose: bool,
+    keep: Path | None,
+    runs: Path | None = None,
 ) -> dict[str, Any]:
     source = read(data)
-    held_out = {"data.val_fraction": 0.1} if choose else {}
-    with tempfile.TemporaryDirectory() as folder:
+    settings = changes | ({"data.val_fraction": 0.1} if choose else {}) | {"seed": seed}
+    with place(recipe, settings, runs) as folder:
         began = time.perf_counter()
-        run = vitrail.train(
-            source, recipe=recipe, out=Path(folder) / "run", device=device, changes=changes | held_out | {"seed": seed}
-        )
+        out = Path(folder) / "run"
+        if out.exists():
+            run = resume(out, device=device, source=source)
+        else:
+            run = vitrail.train(source, recipe=recipe, out=out, device=device, changes=settings)
         row: dict[str, Any] = {
             "seed": seed,
             "seconds": run.facts.get("step_seconds"),
@@ -119,6 +140,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE[,VALUE]")
     parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -128,7 +150,7 @@ def main() -> None:
     kinds = list(itertools.product(options.recipes, settings))
     seeds = range(options.first, options.first + options.seeds)
     all_runs = [(*kind, seed) for kind in kinds for seed in seeds]
-    found = results(options.data, all_runs, (options.device, options.choose, options.keep), options.jobs)
+    found = results(options.data, all_runs, (options.device, options.choose, options.keep, options.runs), options.jobs)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     versions = {"torch": torch.__version__, "vitrail": vitrail.__version__, "python": platform.python_version()}
     for recipe, changes in kinds:
