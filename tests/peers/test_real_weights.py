@@ -11,7 +11,7 @@ import vitrail
 timm = pytest.importorskip("timm", reason="timm is not installed: uv run --all-extras pytest")
 
 
-@pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_deit_tiny_answers_as_timm_does_on_many_pictures(
     count: int, deit_tiny: Path, imagenet_sample: Path, imagenet_classes: list[tuple[str, str]], capsys
 ) -> None:
