@@ -1,10 +1,13 @@
 """A candidate: GELU and its derivative where the MLP's products are written, instead of in passes of their own.
 
-    python benchmarks/candidates/gelu_in_products.py            # one GPU: errors, microseconds
+    python benchmarks/candidates/gelu_in_products.py                       # one GPU: errors, microseconds
+    python benchmarks/candidates/gelu_in_products.py vit_l16:128 vit_h14:64  # whole steps of models at these batches
 
 By epilogues of cuBLASLt that torch does not offer (GELU's tanh form; through ctypes): forward the hidden layer and its
 GELU are written, back the gradient before GELU, with or without its sums over rows. Timed as 4 in a row played from a
-CUDA graph, each beside the product and the kernel that there are; of what cuBLASLt proposes, the first four.
+CUDA graph, each beside the product and the kernel that there are; of what cuBLASLt proposes, the first four. In whole
+steps GELU is kept for the way back, which takes a quarter more memory, and sums for the bias are a pass of their own;
+steps are forward, cross-entropy, backward and AdamW, compiled, in `fast`, in turns with the MLP that there is.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from __future__ import annotations
 import ctypes
 import json
 import statistics
+import sys
+import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -59,11 +64,8 @@ class Lt:
         self._check(Lt.lib.cublasLtMatmulDescCreate(ctypes.byref(self.desc), COMPUTE_32F, 0))
         self._set(TRANSA, ctypes.c_int32(int(trans_a)))
         self._set(EPILOGUE, ctypes.c_int32(epilogue))
-        if epilogue != DGELU:
-            self._set(BIAS_POINTER, ctypes.c_void_p(bias.data_ptr()))
-        if aux is not None:
-            self._set(AUX_POINTER, ctypes.c_void_p(aux.data_ptr()))
-            self._set(AUX_LD, ctypes.c_int64(aux.shape[1]))
+        self.epilogue = epilogue
+        self._point(bias, aux)
         self.layouts = [self._layout(one) for one in (a, b, out)]
         self.workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device="cuda")
         preference = ctypes.c_void_p()
@@ -78,6 +80,19 @@ class Lt:
             )
         )
         self.found = [found[k] for k in range(count.value) if found[k].state == 0]
+
+    def _point(self, bias: Tensor, aux: Tensor | None) -> None:
+        if self.epilogue != DGELU:
+            self._set(BIAS_POINTER, ctypes.c_void_p(bias.data_ptr()))
+        if aux is not None:
+            self._set(AUX_POINTER, ctypes.c_void_p(aux.data_ptr()))
+            self._set(AUX_LD, ctypes.c_int64(aux.shape[1]))
+
+    def again(self, a: Tensor, b: Tensor, out: Tensor, bias: Tensor, aux: Tensor) -> None:
+        """With other tensors of the same shapes."""
+        self.tensors = a, b, out, bias, aux
+        self._point(bias, aux)
+        self.call()
 
     def _check(self, status: int) -> None:
         if status:
@@ -191,7 +206,117 @@ def measure(name: str, rows: int, width: int) -> None:
     print(json.dumps(row), flush=True)
 
 
+@cache
+def planned(rows: int, width: int, wide: int, epilogue: int) -> Lt:
+    """The product of one shape; its tensors are exchanged at each call."""
+    kw: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    tokens, hidden, bias = torch.empty(rows, width, **kw), torch.empty(rows, wide, **kw), torch.empty(wide, **kw)
+    there = epilogue == GELU_AUX_BIAS
+    weight = torch.empty((wide, width) if there else (width, wide), **kw)
+    return Lt(weight, tokens, torch.empty_like(hidden), there, epilogue, bias, hidden)
+
+
+@torch.library.custom_op("candidates::product_gelu", mutates_args=())
+def product_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The hidden layer, and its GELU."""
+    hidden, active = (x.new_empty(len(x), len(weight)) for _ in range(2))
+    planned(*x.shape, len(weight), GELU_AUX_BIAS).again(weight, x, active, bias, hidden)
+    return hidden, active
+
+
+@product_gelu.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(len(x), len(weight)), x.new_empty(len(x), len(weight))
+
+
+@torch.library.custom_op("candidates::product_gelu_back", mutates_args=())
+def product_gelu_back(gradient: Tensor, weight: Tensor, hidden: Tensor) -> Tensor:
+    """The gradient before GELU."""
+    before = torch.empty_like(hidden)
+    planned(*gradient.shape, hidden.shape[1], DGELU).again(weight, gradient, before, before, hidden)
+    return before
+
+
+@product_gelu_back.register_fake
+def _(gradient: Tensor, weight: Tensor, hidden: Tensor) -> Tensor:
+    return torch.empty_like(hidden)
+
+
+class MlpInProducts(torch.autograd.Function):
+    """As `FusedMlp`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
+        tokens = x.flatten(0, -2)
+        hidden, active = product_gelu(tokens, weight1, bias1)
+        ctx.save_for_backward(tokens, hidden, active, weight1, weight2)
+        return torch.addmm(bias2, active, weight2.T).view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        tokens, hidden, active, weight1, weight2 = ctx.saved_tensors
+        shape = gradient.shape
+        gradient = gradient.flatten(0, -2).contiguous()
+        before = product_gelu_back(gradient, weight2, hidden)
+        to_x = (before @ weight1).view(*shape[:-1], -1)
+        return to_x, before.T @ tokens, before.sum(0), gradient.T @ active, gradient.sum(0)
+
+
+def steps(name: str, batch: int) -> None:
+    """Milliseconds of a step, 5 rounds of 10 with each MLP in turn, and the losses, which should be alike."""
+    import vitrail
+    from vitrail.model.kernels import fused_mlp
+    from vitrail.training.precision import Precision
+
+    usual = fused_mlp.FusedMlp
+    contenders = {}
+    for way, mlp in (("there", usual), ("in products", MlpInProducts)):
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            model = vitrail.create(name, num_classes=1000).train()
+            pictures, labels = torch.randn(batch, 3, *model.config.img_size), torch.arange(batch) % 1000
+        Precision("bf16_residual", torch.device("cuda")).prepare(model)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+        contenders[way] = (mlp, torch.compile(model, dynamic=False), optimiser, pictures, labels)
+    times: dict[str, list[float]] = {way: [] for way in contenders}
+    losses: dict[str, list[float]] = {way: [] for way in contenders}
+    memory: dict[str, float] = {}
+    for turn in range(6):
+        for way, (mlp, compiled, optimiser, pictures, labels) in contenders.items():
+            fused_mlp.FusedMlp = mlp  # type: ignore[misc]
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(10):
+                with torch.autocast("cuda", torch.bfloat16):
+                    loss = F.cross_entropy(compiled(pictures).float(), labels)
+                loss.backward()
+                optimiser.step()
+                optimiser.zero_grad()
+            torch.cuda.synchronize()
+            losses[way].append(round(float(loss), 4))
+            memory[way] = round((torch.cuda.max_memory_allocated() - before) / 2**30, 2)
+            if turn:
+                times[way].append(100 * (time.perf_counter() - start))
+    fused_mlp.FusedMlp = usual  # type: ignore[misc]
+    found = {way: statistics.quantiles(ms, n=4) for way, ms in times.items()}
+    row: dict[str, Any] = {
+        "model": name,
+        "batch": batch,
+        "ms": found,
+        "losses": losses,
+        "GiB above the weights": memory,
+    }
+    print(json.dumps(row), flush=True)
+
+
 def main() -> None:
+    if sys.argv[1:]:
+        for one in sys.argv[1:]:
+            name, _, batch = one.partition(":")
+            steps(name, int(batch))
+        return
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
     print(json.dumps({"apart": check()}), flush=True)
     measure("cifar10-94", 512 * 64, 256)
