@@ -21,13 +21,20 @@ ROWS, COLUMNS = 64, 32  # tokens a program holds; those it passes by at a time
 WARPS = 4
 
 
-def _tiles(settings: dict[str, Any], *wanted: tuple[Tensor, int]) -> list[TensorDescriptor | None]:
+def _tiles(settings: dict[str, Any], *wanted: tuple[Tensor | None, int]) -> list[TensorDescriptor | None]:
     """Of each tensor tiles of so many tokens; then those of the channels beyond a power of two, if there are any."""
     return [
-        TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, rows, width]) if width else None
+        TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, rows, width])
+        if tensor is not None and width
+        else None
         for width in (settings["WIDTH"], settings["MORE"])
         for tensor, rows in wanted
     ]
+
+
+def _values_apart(qk: Tensor, qkv: Tensor) -> Tensor | None:
+    """Where values are, if not beside the queries and keys: a descriptor more takes a CPU longer to start a kernel."""
+    return None if qk is qkv else qkv
 
 
 def _settings(tokens: int, width: int) -> dict[str, Any]:
@@ -43,7 +50,7 @@ def _attend(
     """`qk`: queries and keys as they are multiplied, packed as in `qkv`, which has the values."""
     batch, tokens, inner = out.shape
     settings = _settings(tokens, inner // heads)
-    tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (qkv, COLUMNS), (out, ROWS))
+    tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (_values_apart(qk, qkv), COLUMNS), (out, ROWS))
     forward[(batch * heads * settings["BLOCKS"],)](*tiles, lse, out_scale, tokens, heads, scale, **settings)
 
 
@@ -130,7 +137,7 @@ def attend_back(
     settings |= {"NORM": before.q_weight is not None, "TURN": before.turn is not None}
     pairs = lse.new_empty(grid[0] * ROWS, 2)
     numbers = tokens, heads, scale, *strides(before.turn), before.eps
-    tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (qkv, COLUMNS), (result, ROWS))
+    tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (_values_apart(qk, qkv), COLUMNS), (result, ROWS))
     rest = pairs, sums, largest, qkv
     ahead = before.q_weight, before.turn, norms[0]
     to_queries[grid](gradient, out, *tiles, lse, *rest, *ahead, *numbers, **settings)

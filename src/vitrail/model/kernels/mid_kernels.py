@@ -85,6 +85,8 @@ def forward(  # type: ignore[no-untyped-def]
     inner = heads * (WIDTH + MORE)
     first = block * ROWS
     factor = scale * LOG2E
+    if v_columns is None:
+        v_columns, v_columns_more = qk_columns, qk_columns_more
     q = _tile(qk_rows, batch, first, head, ROWS, WIDTH)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -132,6 +134,8 @@ def to_queries(  # type: ignore[no-untyped-def]
     one, batch, head, block = _who(heads, BLOCKS, WIDTH + MORE)
     inner = heads * (WIDTH + MORE)
     first = block * ROWS
+    if v_columns is None:
+        v_columns, v_columns_more = qk_columns, qk_columns_more
     rows = first + tl.arange(0, ROWS)
     low = tl.load(lse + one * tokens + rows, mask=rows < tokens, other=float("inf"))  # weights beyond the tokens are 0
     o = _fetch(out, batch, first, head, tokens, inner, ROWS, WIDTH)
