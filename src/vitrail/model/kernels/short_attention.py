@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vitrail.model.kernels.ready import angles, before_ready, put, ready, strides, tile
+from vitrail.model.kernels.ready import angles, inverse, put, ready, strides, tile, turned
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 REGISTERS = 168  # of a thread on the way back: so three programs share a multiprocessor, and few numbers are put by
@@ -65,12 +65,16 @@ def _back(  # type: ignore[no-untyped-def]
     again: it need not be held until now."""
     kind = place.dtype.element_ty
     cos, sin = angles(turn, batch, rows, seen, apart, between, WIDTH, TURN)
-    x = 0.0
-    if NORM:
-        x = tile(place, rows, stride, seen, WIDTH)
-    gradient, to_weight = before_ready(gradient, x, weight, eps, cos, sin, TOKENS, WIDTH, NORM, TURN)
-    if NORM:
-        _add_up(norm_sums, to_weight.to(kind), rows, TOKENS, WIDTH)
+    if TURN:
+        gradient = turned(gradient, cos, -sin, TOKENS, WIDTH)
+    if NORM:  # as in `before_ready`, but what is added up is put by early: it takes no registers afterwards
+        x = tile(place, rows, stride, seen, WIDTH).to(tl.float32)
+        factor = inverse(x, eps, WIDTH)
+        x *= factor[:, None]
+        _add_up(norm_sums, (gradient * x).to(kind), rows, TOKENS, WIDTH)
+        gradient *= tl.load(weight + tl.arange(0, WIDTH))[None, :]
+        along = tl.sum(gradient * x, 1) / WIDTH
+        gradient = factor[:, None] * (gradient - x * along[:, None])
     gradient = gradient.to(kind)
     put(result, rows, stride, seen, gradient, WIDTH)
     _add_up(sums, gradient, rows, TOKENS, WIDTH)
