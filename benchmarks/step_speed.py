@@ -25,7 +25,7 @@ from torch._inductor import config as inductor
 
 import vitrail
 from vitrail.data.arrays import from_arrays
-from vitrail.model import devices, kernel_sizes
+from vitrail.model import devices
 from vitrail.training.loop import Trainer
 from vitrail.training.recipe_files import read_recipe
 
@@ -81,9 +81,6 @@ def main() -> None:
     parser.add_argument("recipe")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--without-kernels", action="store_true", help="nothing but the usual kernels")
-    parser.add_argument(
-        "--turned", action="store_true", help="kernels for normed and turned attention over 65 tokens on"
-    )
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="also the N kernels that take longest")
     parser.add_argument("--trace", metavar="FILE", help="with --kernels: all that the GPU did and when, for Perfetto")
     parser.add_argument("--inductor", action="append", default=[], metavar="KEY=VALUE", help="the compiler's settings")
@@ -93,8 +90,6 @@ def main() -> None:
         setattr(inductor, key, value)
     if args.without_kernels:
         devices.HAS_TRITON = False
-    if args.turned:
-        kernel_sizes.TURNED_WIDTHS = (32, 64)
     noise = np.random.default_rng(0)
     labels = np.arange(50_000) % 10
     pictures = noise.integers(0, 256, (50_000, 32, 32, 3), np.uint8)
@@ -113,7 +108,6 @@ def main() -> None:
                 "changes": changes,
                 "inductor": compiler,
                 "own_kernels": not args.without_kernels,
-                "turned": args.turned,
                 "ms": round(1e3 * middle, 3),
                 "quartiles": [round(1e3 * low, 3), round(1e3 * high, 3)],
                 "pictures_per_s": round(batch / middle),

@@ -210,7 +210,6 @@ def test_for_which_attention_a_gpu_has_kernels(is_there, tokens, options, monkey
     monkeypatch.setattr("vitrail.model.attention.half_on_gpu", lambda x: torch.bfloat16)
     monkeypatch.setattr("vitrail.model.attention.kernel_type", lambda x: torch.bfloat16)
     monkeypatch.setattr("vitrail.model.attention.is_hopper", lambda: True)
-    monkeypatch.setattr("vitrail.model.kernel_sizes.TURNED_WIDTHS", (32, 64))
     config = vitrail.ViTConfig(
         img_size=32, patch_size=4, depth=1, num_classes=10, class_token=False, pool="mean", **options
     )
@@ -218,15 +217,3 @@ def test_for_which_attention_a_gpu_has_kernels(is_there, tokens, options, monkey
     turn = torch.zeros(2, 1, 1, tokens, config.key_dim // 2) if config.rope else None
     assert attention._has_kernel(torch.zeros(1, tokens, config.embed_dim), turn) is is_there
     assert not attention.eval()._has_kernel(torch.zeros(1, tokens, config.embed_dim), turn)
-
-
-def test_normed_and_turned_attention_of_more_tokens_waits_for_a_gpu(monkeypatch):
-    """Its kernels are off until one has run them faster than the usual way."""
-    for question in ("half_on_gpu", "kernel_type"):
-        monkeypatch.setattr(f"vitrail.model.attention.{question}", lambda x: torch.bfloat16)
-    monkeypatch.setattr("vitrail.model.attention.is_hopper", lambda: True)
-    options = {"depth": 1, "embed_dim": 128, "num_heads": 2, "num_classes": 10}
-    turn = torch.zeros(2, 1, 1, 144, 32)
-    attention = Attention(vitrail.ViTConfig(img_size=32, patch_size=4, rope=True, **options))
-    assert not attention._has_kernel(torch.zeros(1, 144, 128), turn)
-    assert attention._has_kernel(torch.zeros(1, 144, 128), None)

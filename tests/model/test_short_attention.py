@@ -103,7 +103,6 @@ def test_a_model_has_the_gradients_it_has_without_the_kernel(compiled, tokens, m
     """In bfloat16: as far from those of float32 as without it, or nearer, to a tenth."""
     side = 4 * round(tokens**0.5)
     monkeypatch.setattr("vitrail.model.kernel_sizes.LEAST_WORK", 0)
-    monkeypatch.setattr("vitrail.model.kernel_sizes.TURNED_WIDTHS", (32, 64))
     options = {"img_size": side, "patch_size": 4, "embed_dim": 128, "depth": 2, "num_heads": 2, "num_classes": 10}
     options |= {"norm": "rms", "qk_norm": True, "rope": True, "class_token": False, "pool": "mean"}
     torch.manual_seed(0)

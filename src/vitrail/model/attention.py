@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitrail.model import kernel_sizes
 from vitrail.model.config import ViTConfig
 from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
 from vitrail.model.fp8_training import linear, linear_as_ever, reach_after, trains_in_eight_bits
@@ -134,7 +133,7 @@ class Attention(nn.Module):
         if x.shape[1] <= SHORT:
             return self.head_dim in SHORT_WIDTHS
         plain = turn is None and isinstance(self.q_norm, nn.Identity)
-        is_known = self.head_dim in (TRAINED_WIDTHS if plain else kernel_sizes.TURNED_WIDTHS)
+        is_known = self.head_dim in (TRAINED_WIDTHS if plain else MID_WIDTHS)
         return is_known and x.shape[1] <= MID and kernel_type(x) is not None and is_hopper()
 
     def _is_single(self, qkv: Tensor, turn: Tensor | None) -> bool:

@@ -8,9 +8,6 @@ from contextlib import contextmanager
 SHORT, SHORT_WIDTHS = 64, (32, 64, 128)  # tokens for which one kernel does all of attention, and widths of a head
 MID, MID_WIDTHS = 640, (32, 64)  # those for which kernels do attention itself
 TRAINED_WIDTHS = (*MID_WIDTHS, 80)  # in training, where queries and keys are multiplied as they come
-TURNED_WIDTHS: tuple[
-    int, ...
-] = ()  # where they are normed or turned; 32 and 64, once a GPU has them faster than torch's
 SINGLE, SINGLE_HEADS = 256, 6  # tokens, and heads of all pictures, for which a kernel has all keys at once
 # channels times numbers of a layer of tokens: below, a GPU is done with a block before its kernels could be started,
 # and Triton's take longer to start than a compiler's
