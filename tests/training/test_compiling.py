@@ -5,6 +5,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
 
 import vitrail
 from tests.training.parallel_runs import SMALL
@@ -253,3 +255,37 @@ def test_what_a_compiler_fails_to_fuse_goes_on_as_it_is_and_is_said_once(monkeyp
     assert place.tolist() == [2, 2, 2]  # nothing was done twice
     assert len(said) == 1
     assert said[0].endswith("which goes on as it is: this one")
+
+
+class Squared(torch.autograd.Function):
+    """With a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient * ctx.saved_tensors[0]
+
+
+class SquaredLayer(torch.nn.Linear):
+    def forward(self, x):
+        return Squared.apply(super().forward(x))
+
+
+def test_the_next_process_finds_what_was_compiled_though_gradients_are_written_by_hand():
+    """`reset` forgets all but what lies on the disk."""
+    x = torch.randn(2, 4)
+    counters.clear()
+    with fresh_cache():
+        for _ in range(2):
+            torch._dynamo.reset()
+            layer = SquaredLayer(4, 3)
+            compiling._compile([layer])
+            layer(x).sum().backward()
+            inner = x @ layer.weight.T + layer.bias
+            torch.testing.assert_close(layer.weight.grad, (2 * inner).T @ x)
+    found = {name: counters["aot_autograd"][f"autograd_cache_{name}"] for name in ("bypass", "miss", "hit")}
+    assert found == {"bypass": 0, "miss": 1, "hit": 1}

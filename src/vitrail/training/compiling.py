@@ -82,8 +82,19 @@ def _parts(model: nn.Module, blocks: bool) -> list[nn.Module]:
 def _compile(modules: Sequence[nn.Module]) -> None:
     """In place: modules keep their class, their names and their hooks. Batches of training have one shape, or a few one
     after the other, and code for any shape would be slower."""
+    backend = _remembering if BACKEND == "inductor" else BACKEND
     for module in modules:
-        module.forward = torch.compile(module.forward, backend=BACKEND, dynamic=False)
+        module.forward = torch.compile(module.forward, backend=backend, dynamic=False)
+
+
+def _remembering(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """Inductor, but the next process finds again what this one compiled even where gradients are written by hand, as
+    those of our kernels are: unless asked, torch keeps no such model."""
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx
+
+    with config.patch(autograd_cache_allow_custom_autograd_functions=True):
+        return compile_fx(graph, inputs)
 
 
 def _fault(
