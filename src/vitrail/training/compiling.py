@@ -87,7 +87,7 @@ def _compile(modules: Sequence[nn.Module]) -> None:
         module.forward = torch.compile(module.forward, backend=backend, dynamic=False)
 
 
-def _remembering(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+def _remembering(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Any:
     """Inductor, but the next process finds again what this one compiled even where gradients are written by hand, as
     those of our kernels are: unless asked, torch keeps no such model."""
     from torch._functorch import config
