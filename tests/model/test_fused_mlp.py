@@ -32,13 +32,13 @@ def apart(case, dtype, device):
     return [float((a.double() - b.double()).abs().max() / b.abs().max()) for a, b in zip(*results, strict=True)]
 
 
-def model_apart(dtype, device, backend):
+def model_apart(dtype, device, backend, **more):
     """Between a model with the kernels and the same without: loss and gradients in these numbers."""
     from vitrail.model import attention, devices, kernel_sizes, layers
 
     kernel_sizes.LEAST_WORK = 0
     torch.manual_seed(0)
-    options = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2, "num_classes": 10}
+    options = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2, "num_classes": 10, **more}
     model = vitrail.create("vit_ti16", **options, rope=True, qk_norm=True, norm="rms").to(device, dtype).train()
     pictures, labels = torch.randn(4, 3, 32, 32, device=device).to(dtype), torch.arange(4, device=device)
     results = []
@@ -47,6 +47,7 @@ def model_apart(dtype, device, backend):
             module.half_on_gpu = lambda x, kind=kind: kind
         torch.compiler.reset()
         model.zero_grad()
+        torch.manual_seed(1)  # drop-path's
         run = torch.compile(model, backend=backend) if backend else model
         loss = nn.functional.cross_entropy(run(pictures).float(), labels)
         loss.backward()
@@ -62,13 +63,15 @@ def test_its_steps_are_those_of_the_definition():
         "from tests.model.test_fused_mlp import CASES, apart, model_apart\n"
         "import torch\n"
         "print(*(one for case in CASES for one in apart(case, torch.float32, 'cpu')))\n"
-        "print(model_apart(torch.float32, 'cpu', None), model_apart(torch.float32, 'cpu', 'aot_eager'))\n"
+        "for backend in (None, 'aot_eager'):\n"
+        "    for more in ({}, {'drop_path': 0.3}, {'layer_scale': 0.1}, {'dropout': 0.2, 'depth': 1}):\n"
+        "        print(model_apart(torch.float32, 'cpu', backend, **more))\n"
     )
-    *parts, model, compiled = interpreted(script)
+    found = interpreted(script)
+    parts, models = found[:-8], found[-8:]
     assert len(parts) == 6 * len(CASES)
     assert all(part < 2e-6 for part in parts)
-    assert model < 1e-5
-    assert compiled < 1e-5
+    assert all(model < 1e-5 for model in models)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

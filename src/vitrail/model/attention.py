@@ -75,10 +75,12 @@ class Attention(nn.Module):
         read: int | None = None,  # only the first tokens' results are wanted
         watch: Watch | None = None,  # is shown what happens here
         reach: Tensor | None = None,  # how long a token can be, where that is known
+        bare: bool = False,  # without the projection's bias, if it `can_be_bare`
     ) -> Tensor:
         batch, tokens, _ = x.shape
         if mask is None and read is None and watch is None and self._has_kernel(x, turn):
-            return self.proj_drop(linear(self.proj, self._packed(x, turn, reach), self._largest_value(reach)))
+            x = self._packed(x, turn, reach)
+            return self._project(x, bare, self._largest_value(reach))
         qkv = linear(self.qkv, x, reach) if read is None else linear_as_ever(self.qkv, x)
         if mask is None and watch is None and self._is_single(qkv, turn):
             from vitrail.model.kernels.single_attention import single_attention
@@ -108,7 +110,15 @@ class Attention(nn.Module):
             watch(Seen(weights, v, x))
         del qkv, q, k, v, weights  # the projection can take their memory
         x = x.transpose(1, 2).flatten(2)  # (batch, tokens, heads * head_dim)
-        return self.proj_drop(linear(self.proj, x, None if dropout else self._largest_value(reach)))
+        return self._project(x, bare, None if dropout else self._largest_value(reach))
+
+    def _project(self, x: Tensor, bare: bool, largest: Tensor | None) -> Tensor:
+        return F.linear(x, self.proj.weight) if bare else self.proj_drop(linear(self.proj, x, largest))
+
+    def can_be_bare(self, x: Tensor) -> bool:
+        """Whether the projection's bias can be left to a norm that follows: where kernels of our own train."""
+        is_plain = type(self.proj) is nn.Linear and isinstance(self.proj_drop, nn.Identity)
+        return self.training and is_plain and kernel_type(x) is not None
 
     def _largest_value(self, reach: Tensor | None) -> Tensor | None:
         """What no number exceeds in values, and so in what attention makes of them."""
@@ -162,8 +172,7 @@ class Attention(nn.Module):
             from vitrail.model.kernels.eight_bit_attention import AttentionInEightBits
 
             return AttentionInEightBits.apply(x.to(kind), self.qkv.weight, self.qkv.bias, reach, *rest)
-        bias = None if self.qkv.bias is None else self.qkv.bias.to(kind)
-        return PackedAttention.apply(x.to(kind), self.qkv.weight.to(kind), bias, *rest)
+        return PackedAttention.apply(x.to(kind), self.qkv.weight, self.qkv.bias, *rest)
 
 
 def attend_by_products(

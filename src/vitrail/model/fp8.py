@@ -111,10 +111,11 @@ class Fp8Attention(Attention):
         read: int | None = None,
         watch: Watch | None = None,
         reach: Tensor | None = None,
+        bare: bool = False,
     ) -> Tensor:
         """What is watched, masked, turned or read in part goes the usual way, and is rounded elsewhere."""
         if any(one is not None for one in (turn, mask, read, watch)) or not self._has_kernel_for(x):
-            return super().forward(x, turn, offsets, mask, read, watch, reach)
+            return super().forward(x, turn, offsets, mask, read, watch, reach, bare)
         from vitrail.model.kernels.mid_attention import mid_attention_in_eight_bits
 
         proj: nn.Module = self.proj

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +24,46 @@ def make_norm(config: ViTConfig, width: int) -> nn.Module:
     return nn.LayerNorm(width, eps=config.norm_eps)
 
 
-def beside_norm(x: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """What goes on as it is, and its norm. In training on a GPU in half precision, one kernel computes the gradients of
-    both."""
-    kind = kernel_type(x) if norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) else None
-    if kind is None or x.shape[-1] > WIDEST_NORM:
+class Sum(NamedTuple):
+    """Tokens and what a branch adds to them, not added yet: the norm that follows may do it in the same pass."""
+
+    tokens: Tensor  # (batch, tokens, width)
+    branch: Tensor
+    bias: Tensor | None = None  # of the branch, if it is still to be added
+    factor: Tensor | None = None  # of the branch with its bias, for each picture
+
+    def to(self, kind: torch.dtype) -> Sum:
+        return self._replace(tokens=self.tokens.to(kind))
+
+    def added(self) -> Tensor:
+        branch = self.branch if self.bias is None else self.branch + self.bias.to(self.branch.dtype)
+        return self.tokens + (branch if self.factor is None else branch * self.factor.to(branch.dtype))
+
+
+def added(x: Tensor | Sum) -> Tensor:
+    return x.added() if isinstance(x, Sum) else x
+
+
+def beside_norm(x: Tensor | Sum, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """What goes on as it is, and its norm. In training on a GPU in half precision, one kernel does all there is to do
+    here on the way there, and another on the way back."""
+    kind = norm_type(x.tokens if isinstance(x, Sum) else x, norm)
+    if kind is None:
+        x = added(x)
         x = x if torch.is_grad_enabled() else written(x)
         return x, norm(x)
     from vitrail.model.kernels.fused_norm import FusedNorm
 
+    given = x if isinstance(x, Sum) else (x, None, None, None)
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    stream, normed = FusedNorm.apply(x, norm.weight, bias, norm.eps, kind)
+    stream, normed = FusedNorm.apply(*given, norm.weight, bias, norm.eps, kind)
     return stream, normed
+
+
+def norm_type(x: Tensor, norm: nn.Module) -> torch.dtype | None:
+    """The half-precision type in which a kernel of our own gives a norm of these tokens, if there is one for them."""
+    is_known = norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) and x.shape[-1] <= WIDEST_NORM
+    return kernel_type(x) if is_known else None
 
 
 def written(x: Tensor) -> Tensor:
@@ -146,11 +174,16 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
+        factor = self.factor(x)
+        return x if factor is None else x * factor
+
+    def factor(self, x: Tensor) -> Tensor | None:
+        """What each sample is multiplied by: (batch, 1, …)."""
         if not self.training:
-            return x
+            return None
         keep = 1 - self.rate
         kept = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(keep)
-        return x * kept.div_(keep)
+        return kept.div_(keep)
 
     def extra_repr(self) -> str:
         return f"{self.rate:g}"
@@ -179,20 +212,24 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
         self.drop2 = make_dropout(dropout)
 
-    def forward(self, x: Tensor, reach: Tensor | None = None) -> Tensor:
-        """`reach`: how long a token can be, if that is known."""
+    def forward(self, x: Tensor, reach: Tensor | None = None, bare: bool = False) -> Tensor:
+        """`reach`: how long a token can be, if that is known. `bare`: without the last bias, if `can_be_bare`."""
         if reach is not None and self._is_plain and all(trains_in_eight_bits(fc, x) for fc in (self.fc1, self.fc2)):
             weights = self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias
             return MlpInEightBits.apply(x.to(kind_of(x)), *weights, reach)
         if self.training and self._is_plain and (kind := kernel_type(x)) is not None:
             from vitrail.model.kernels.fused_mlp import FusedMlp
 
-            layers = (self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
-            return FusedMlp.apply(x.to(kind), *(one.to(kind) for one in layers))
+            layers = self.fc1.weight, self.fc1.bias, self.fc2.weight, None if bare else self.fc2.bias
+            return FusedMlp.apply(x.to(kind), *layers)
         if self._is_served_in_half(x):
             product = linear_gelu if torch.compiler.is_dynamo_compiling() else _linear_gelu
             return self.fc2(product(x, self.fc1.weight, self.fc1.bias))
         return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+
+    def can_be_bare(self, x: Tensor) -> bool:
+        """Whether its last bias can be left to a norm that follows: where a kernel trains it."""
+        return self.training and self._is_plain and type(self.fc2) is nn.Linear and kernel_type(x) is not None
 
     @property
     def _is_plain(self) -> bool:

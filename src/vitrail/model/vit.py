@@ -16,9 +16,10 @@ from vitrail.errors import ConfigError
 from vitrail.model.attention import AttentionPool, RelativeBias, Watch, keep_weights
 from vitrail.model.block import Block
 from vitrail.model.config import ViTConfig
+from vitrail.model.devices import kernel_type
 from vitrail.model.fields import Pair, pair
 from vitrail.model.initialise import initialise, initialise_head
-from vitrail.model.layers import check_pictures, exchange, make_dropout, make_norm
+from vitrail.model.layers import added, check_pictures, exchange, make_dropout, make_norm
 from vitrail.model.patches import PatchEmbed, kept_mask, kept_tokens, some_patches
 from vitrail.model.positions import (
     Resampling,
@@ -222,6 +223,7 @@ class ViT(nn.Module):
             seen = F.pad(seen.flatten(1), (config.num_prefix, 0), value=True)[:, None, None]
         only_read = only_read and config.pool == "token" and not config.levels
         tokens: dict[int, Tensor] = {}
+        defer = self.training and kernel_type(x) is not None and not self.gradient_checkpointing
         for i, block in enumerate(self.blocks):
             read = 1 + config.distilled if only_read and i == config.depth - 1 else None
             shown = watch.get(i) if watch else None
@@ -229,13 +231,13 @@ class ViT(nn.Module):
             if self.gradient_checkpointing and self.training and shown is None:
                 x = checkpoint(block, x, turn, offsets, seen, read, use_reentrant=False)
             else:
-                x = block(x, turn, offsets, seen, read, shown)
+                x = block(x, turn, offsets, seen, read, shown, defer)
             if i in wanted or i in config.levels:
-                tokens[i] = x
+                tokens[i] = x = added(x)
         if config.levels:
             x = torch.cat([self.norm(tokens[level]) for level in config.levels], dim=-1)
             return x, grid, {i: tokens[i] for i in wanted}
-        return self.norm(x), grid, tokens
+        return self.norm(added(x)), grid, tokens
 
     def _embed(self, pictures: Tensor, keep: Tensor | None, change: Change) -> tuple[Tensor, Pair]:
         """Equation 1: z0 = [x_class; x_p E] + E_pos."""

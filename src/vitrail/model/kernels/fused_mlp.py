@@ -13,8 +13,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional as F
 
 from vitrail.model.kernels.gelu import gelu, normal
+from vitrail.model.kernels.sums import added_up
 
 ROWS, COLUMNS, STEPS = 16, 128, 8  # of a block; blocks that a program goes through, one below the other
 AHEAD = 3  # blocks that are being read at a time
@@ -65,25 +67,28 @@ def _(hidden: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class FusedMlp(torch.autograd.Function):
-    """fc2(gelu(fc1(x))) for tokens, weights and biases of one half-precision type."""
+    """fc2(gelu(fc1(x))) for tokens of a half-precision type, in which weights and biases are taken; without the second
+    bias if that is None."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight1: Tensor, bias1: Tensor, weight2: Tensor, bias2: Tensor | None) -> Tensor:
         tokens = x.flatten(0, -2)
+        ctx.kinds = [None if one is None else one.dtype for one in (weight1, bias1, weight2, bias2)]
+        weight1, bias1, weight2 = (one.to(x.dtype) for one in (weight1, bias1, weight2))
         hidden = torch.addmm(bias1, tokens, weight1.T)
         ctx.save_for_backward(tokens, hidden, weight1, weight2)
-        return torch.addmm(bias2, gelu(hidden), weight2.T).view(*x.shape[:-1], -1)
+        return F.linear(gelu(hidden), weight2, None if bias2 is None else bias2.to(x.dtype)).view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tokens, hidden, weight1, weight2 = ctx.saved_tensors
         shape = gradient.shape
         gradient = gradient.flatten(0, -2)
         before, active, sums = gelu_backward(hidden, gradient @ weight2)
         return (
             (before @ weight1).view(*shape[:-1], -1),
-            before.T @ tokens,
-            sums.sum(0).to(before.dtype),
-            gradient.T @ active,
-            gradient.sum(0),
+            (before.T @ tokens).to(ctx.kinds[0]),
+            added_up(sums[None])[0].to(ctx.kinds[1]),
+            (gradient.T @ active).to(ctx.kinds[2]),
+            None if ctx.kinds[3] is None else gradient.sum(0, dtype=ctx.kinds[3]),
         )

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from vitrail.model.kernel_sizes import SHORT
 from vitrail.model.kernels.mid_attention import mid_attention, mid_attention_backward
 from vitrail.model.kernels.short_attention import short_attention, short_attention_backward
+from vitrail.model.kernels.sums import added_up
 from vitrail.model.kernels.turned_attention import turned_attention, turned_attention_backward
 
 Rest = tuple[int, float, float]  # heads, the factor of products, the norms' epsilon
@@ -51,8 +52,8 @@ def attend_back(gradient: Tensor, kept: Sequence[Any], rest: Rest) -> tuple[Tens
 
 
 class PackedAttention(torch.autograd.Function):
-    """(batch, tokens, heads * width) of (batch, tokens, channels); all but norms and rotations of one half-precision
-    type."""
+    """(batch, tokens, heads * width) of (batch, tokens, channels) in a half-precision type, in which the linear map is
+    taken."""
 
     @staticmethod
     def forward(
@@ -67,17 +68,18 @@ class PackedAttention(torch.autograd.Function):
         scale: float,
         eps: float,
     ) -> Tensor:
-        qkv = F.linear(x, weight, bias)
-        rest = heads, scale, eps
-        out, kept = attend(qkv, q_weight, k_weight, turn, rest)
+        ctx.kinds = weight.dtype, None if bias is None else bias.dtype
+        weight = weight.to(x.dtype)
+        qkv = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+        ctx.rest = heads, scale, eps
+        out, kept = attend(qkv, q_weight, k_weight, turn, ctx.rest)
         ctx.save_for_backward(x, weight, *kept)
-        ctx.rest, ctx.has_bias = rest, bias is not None
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, *kept = ctx.saved_tensors
         packed, to_norms, sums, _ = attend_back(gradient.contiguous(), kept, ctx.rest)
-        to_bias = sums.sum(0).to(packed.dtype) if ctx.has_bias else None
-        to_weight = packed.flatten(0, 1).T @ x.flatten(0, 1)
+        to_bias = None if ctx.kinds[1] is None else added_up(sums[None])[0].to(ctx.kinds[1])
+        to_weight = (packed.flatten(0, 1).T @ x.flatten(0, 1)).to(ctx.kinds[0])
         return packed @ weight, to_weight, to_bias, *to_norms, None, None, None, None
