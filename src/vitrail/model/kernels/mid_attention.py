@@ -14,7 +14,8 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from vitrail.model.kernels.mid_kernels import forward, to_keys, to_queries
+from vitrail.model.kernels.mid_back import to_keys, to_queries
+from vitrail.model.kernels.mid_kernels import forward
 from vitrail.model.kernels.ready import strides
 
 ROWS, COLUMNS = 64, 32  # tokens a program holds; those it passes by at a time
