@@ -21,6 +21,14 @@ CASES = [  # batch, tokens, heads, width
     (1, 577, 1, 32),
     (2, 65, 2, 80),
     (1, 257, 1, 80),
+    # 16 and 17 tokens left for the last program, which holds 16 on the way back if no more are left
+    (1, 80, 2, 32),
+    (2, 80, 1, 64),
+    (1, 80, 2, 80),
+    (1, 81, 2, 32),
+    (2, 81, 1, 64),
+    (2, 81, 1, 80),
+    (1, 144, 2, 64),
 ]
 
 

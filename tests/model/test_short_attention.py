@@ -19,6 +19,11 @@ CASES = [  # batch, tokens, heads, width, norms, rotations
     (2, 121, 1, 64, True, True),
     (3, 144, 2, 64, True, False),
     (1, 70, 1, 32, False, True),
+    (2, 80, 2, 64, True, True),
+    (2, 81, 1, 64, True, True),
+    (1, 144, 2, 32, True, True),
+    (2, 80, 1, 32, True, False),
+    (1, 197, 1, 64, False, True),
 ]
 
 

@@ -19,6 +19,7 @@ from vitrail.model.kernels.mid_kernels import forward
 from vitrail.model.kernels.ready import strides
 
 ROWS, COLUMNS = 64, 32  # tokens a program holds; those it passes by at a time
+SHORT = 16  # tokens the last program of a head holds on the way back, if no more are left
 WARPS = 4
 
 
@@ -43,6 +44,11 @@ def _settings(tokens: int, width: int) -> dict[str, Any]:
     whole = 1 << (width.bit_length() - 1)  # the largest power of two
     sizes = {"ROWS": ROWS, "BLOCKS": blocks, "COLUMNS": COLUMNS, "STEPS": steps, "WIDTH": whole, "MORE": width - whole}
     return sizes | {"num_warps": WARPS, "num_stages": 3}
+
+
+def _short(tokens: int, blocks: int) -> int:
+    """How many tokens the last program of a head holds on the way back. The way there gains nothing by holding few."""
+    return SHORT if blocks > 1 and tokens - (blocks - 1) * ROWS <= SHORT else ROWS
 
 
 def _attend(
@@ -135,11 +141,13 @@ def attend_back(
     norms = empty_norms(qkv, before.q_weight, heads)
     settings = _settings(tokens, inner // heads)
     grid = (batch * heads * settings["BLOCKS"],)
+    short = _short(tokens, settings["BLOCKS"])
+    settings |= {"SHORT": short, "BESIDE": qk.shape[2] // inner}
     settings |= {"NORM": before.q_weight is not None, "TURN": before.turn is not None}
     pairs = lse.new_empty(grid[0] * ROWS, 2)
     numbers = tokens, heads, scale, *strides(before.turn), before.eps
     tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (_values_apart(qk, qkv), COLUMNS), (result, ROWS))
-    rest = pairs, sums, largest, qkv
+    rest = pairs, sums, largest, qkv, *((qk, result) if short < ROWS else (None, None))
     ahead = before.q_weight, before.turn, norms[0]
     to_queries[grid](gradient, out, *tiles, lse, *rest, *ahead, *numbers, **settings)
     tiles = _tiles(settings, (qk, ROWS), (qk, COLUMNS), (gradient, COLUMNS), (result, ROWS))
