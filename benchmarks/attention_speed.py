@@ -2,6 +2,7 @@
 
     python benchmarks/attention_speed.py
     python benchmarks/attention_speed.py --columns 32 64      # also with other numbers of tokens at a time
+    python benchmarks/attention_speed.py --short 16 0         # back also with 64 tokens in the last program of a head
 
 Of a GPU: forward, in eight bits, and back (by events, with a cold cache); of a CPU: what it takes to start each.
 Torch's forward is scaled_dot_product_attention on the same packed projections; its way back includes that of their
@@ -11,6 +12,7 @@ packing. Errors are against float32, over the largest number. Every variant has 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -73,10 +75,11 @@ def far(found: Tensor, right: Tensor) -> float:
     return float((found.float() - right).abs().max() / right.abs().max())
 
 
-def measure(case: tuple[int, int, int], columns: int | None) -> dict[str, float]:
+def measure(case: tuple[int, int, int], columns: int | None, short: int | None) -> dict[str, float]:
     from vitrail.model.kernels import mid_attention as ours
 
     ours.COLUMNS = columns or ours.COLUMNS
+    ours.SHORT = ours.SHORT if short is None else short
     batch, tokens, heads = case
     torch.manual_seed(0)
     scale = WIDTH**-0.5
@@ -107,15 +110,16 @@ def measure(case: tuple[int, int, int], columns: int | None) -> dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--columns", type=int, nargs="+", default=[None])
+    parser.add_argument("--short", type=int, nargs="+", default=[None])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options = parser.parse_args()
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "unit": "us"}))
-    for columns in options.columns:
+    for columns, short in itertools.product(options.columns, options.short):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # another process: kernels are compiled once in each
             for name in options.cases:
-                found = pool.submit(measure, CASES[name], columns).result()
-                row = {"case": name, "columns": columns} | {key: round(value, 4) for key, value in found.items()}
-                print(json.dumps(row), flush=True)
+                found = pool.submit(measure, CASES[name], columns, short).result()
+                row = {"case": name, "columns": columns, "short": short}
+                print(json.dumps(row | {key: round(value, 4) for key, value in found.items()}), flush=True)
 
 
 if __name__ == "__main__":
