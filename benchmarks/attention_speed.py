@@ -3,6 +3,7 @@
     python benchmarks/attention_speed.py
     python benchmarks/attention_speed.py --columns 32 64      # also with other numbers of tokens at a time
     python benchmarks/attention_speed.py --short 16 0         # back also with 64 tokens in the last program of a head
+    python benchmarks/attention_speed.py --rows 64 128        # also with other numbers of tokens in a program
 
 Of a GPU: forward, in eight bits, and back (by events, with a cold cache); of a CPU: what it takes to start each.
 Torch's forward is scaled_dot_product_attention on the same packed projections; its way back includes that of their
@@ -31,6 +32,7 @@ CASES = {  # batch, tokens, heads
     "Ti/16": (256, 197, 3),
     "B/16 at 384": (64, 577, 12),
     "L/16": (128, 197, 16),
+    "48 x 48": (512, 144, 6),
 }
 WIDTH = 64
 
@@ -75,11 +77,12 @@ def far(found: Tensor, right: Tensor) -> float:
     return float((found.float() - right).abs().max() / right.abs().max())
 
 
-def measure(case: tuple[int, int, int], columns: int | None, short: int | None) -> dict[str, float]:
+def measure(case: tuple[int, int, int], columns: int | None, short: int | None, rows: int) -> dict[str, float]:
     from vitrail.model.kernels import mid_attention as ours
 
     ours.COLUMNS = columns or ours.COLUMNS
     ours.SHORT = ours.SHORT if short is None else short
+    ours.ROWS, ours.WARPS = rows, rows // 16
     batch, tokens, heads = case
     torch.manual_seed(0)
     scale = WIDTH**-0.5
@@ -111,14 +114,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--columns", type=int, nargs="+", default=[None])
     parser.add_argument("--short", type=int, nargs="+", default=[None])
+    parser.add_argument("--rows", type=int, nargs="+", default=[64])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options = parser.parse_args()
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "unit": "us"}))
-    for columns, short in itertools.product(options.columns, options.short):
+    for columns, short, rows in itertools.product(options.columns, options.short, options.rows):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # another process: kernels are compiled once in each
             for name in options.cases:
-                found = pool.submit(measure, CASES[name], columns, short).result()
-                row = {"case": name, "columns": columns, "short": short}
+                found = pool.submit(measure, CASES[name], columns, short, rows).result()
+                row = {"case": name, "columns": columns, "short": short, "rows": rows}
                 print(json.dumps(row | {key: round(value, 4) for key, value in found.items()}), flush=True)
 
 
