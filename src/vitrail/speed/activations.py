@@ -41,7 +41,7 @@ def stream_of(precision: Precision) -> int:
 
 
 def _out_of_block(config: ViTConfig, precision: Precision) -> int:
-    """The same after a sum in a block: LayerScale's factors are float32, and so is what they make."""
+    """The same after a sum: LayerScale's factors are float32, and so is what they make."""
     return stream_of(precision) if config.layer_scale is None else FULL
 
 
@@ -114,7 +114,7 @@ def _block(config: ViTConfig, precision: Precision, read: int, fused: bool) -> K
             every += 2 * inner * act  # queries and keys once more, as attention reads them
         if config.qk_norm:
             every += 2 * config.num_heads * _norm_statistics(config)
-    summed = _out_of_block(config, precision)
+    summed = stream if fused else _out_of_block(config, precision)  # our kernel leaves the stream's numbers as they are
     is_plain = fused and config.mlp == "plain" and config.act == "gelu" and not config.dropout
     mlp = width * (summed + act) + statistics + (hidden if is_plain else _hidden(config)) * act
     scales = 2 * width * act if config.layer_scale is not None else 0

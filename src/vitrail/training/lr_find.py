@@ -21,7 +21,8 @@ BROKEN = 4.0  # a running mean of the loss so many times its lowest ends the tes
 PATIENCE = 10  # … and so many steps in a row that are not finite
 SPREAD = 7  # steps to both sides over which losses are averaged before they are compared
 
-SURE = 7.0  # standard deviations of a smoothed loss, by which it must fall
+SURE = 7.0  # standard deviations of a smoothed loss, by which it must fall …
+ROUNDING = 1e-9  # … and this part of it
 
 _WEIGHTS = np.hanning(2 * SPREAD + 3)[1:-1] / np.hanning(2 * SPREAD + 3).sum()
 
@@ -54,7 +55,7 @@ class RangeTest:
         fall = start - float(smoothed[lowest])
         rest = np.abs(self.losses - smoothed)[: max(2 * SPREAD, lowest)]
         noise = 1.48 * float(np.median(rest)) * float(np.linalg.norm(_WEIGHTS))  # of the smoothed loss
-        if not fall > SURE * noise:
+        if not fall > SURE * noise + ROUNDING * abs(start):
             return None
         return float(f"{self.factors[int((smoothed <= start - fall / 2).argmax())]:.2g}")
 
