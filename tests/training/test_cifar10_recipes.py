@@ -31,9 +31,9 @@ def losses(source, recipe, folder, device, **changes):
 @pytest.mark.parametrize("recipe", SOME)
 def test_a_recipe_learns_on_a_cpu(pictures, tmp_path, recipe):
     smaller = {"architecture.depth": 2, "architecture.drop_path": 0.0}  # the same in kind
-    found = losses(pictures, recipe, tmp_path / "run", "cpu", steps=60, **smaller)
+    found = losses(pictures, recipe, tmp_path / "run", "cpu", steps=120, **smaller)  # the last 36 on larger pictures
     assert len(found) >= 10
-    assert np.mean(found[-3:]) < 0.8 * np.mean(found[:3])
+    assert np.mean(found[-3:]) < 0.7 * np.mean(found[:3])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
