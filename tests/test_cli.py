@@ -126,6 +126,10 @@ def failures(model: Path, photos: Path) -> list[tuple[list[object], int, str]]:
         (["predict", model, photos, "--top", 0], 1, "must be at least 1"),
         (["models", "vit_b17"], 1, "did you mean 'vit_b16'"),
         (["models", "zzz*"], 1, "no model matches"),
+        (["predict", model, photos, "--out", photos / "notes.txt" / "a.csv"], 1, "notes.txt cannot be read or written"),
+        (["plan", "--epochs", "nan"], 1, "must be a number above 0, not nan"),
+        (["plan", "--price", "inf"], 1, "must be a number and not negative"),
+        (["bench", "--seconds", "nan", "--peers", "none"], 1, "must be a number above 0, not nan"),
         (["modles"], 2, "models"),
         (["predict"], 2, "MODEL"),
         (["predict", model, photos, "--topp", 3], 2, "--topp"),
@@ -133,7 +137,7 @@ def failures(model: Path, photos: Path) -> list[tuple[list[object], int, str]]:
     ]
 
 
-@pytest.mark.parametrize("case", range(14))
+@pytest.mark.parametrize("case", range(18))
 def test_bad_input_gets_one_line_and_the_right_code(case: int, capsys, model: Path, photos: Path) -> None:
     import re
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from cyclopts import App, CycloptsError
 
@@ -93,6 +94,18 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        words = " ".join(str(error).split())
-        print(f"vitrail: unexpected {type(error).__name__}: {words} (--debug shows where)", file=sys.stderr)
+        print(f"vitrail: {_told(error)}", file=sys.stderr)
         return 1
+
+
+def _told(error: Exception) -> str:
+    """In one line what no code of ours foresaw: the machine's own refusals, and faults."""
+    words = " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        place = Path(os.fsdecode(error.filename))
+        while place.name.startswith("."):  # of our own, beside what was asked for
+            place = place.parent
+        return f"{place} cannot be read or written ({error.strerror.lower()}): choose another place"
+    if isinstance(error, MemoryError) or "alloc_cpu" in words or "out of memory" in words:
+        return "there is not enough memory: take smaller batches (--batch-size), smaller pictures or a smaller model"
+    return f"unexpected {type(error).__name__}: {words} (--debug shows where)"

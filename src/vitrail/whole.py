@@ -43,7 +43,7 @@ def refuse_to_replace(folder: str | os.PathLike[str], ours: Collection[str], wha
     if not folder.exists():
         return
     if not overwrite:
-        raise VitrailError(f"{folder} is already there: choose another folder, or say that it may be overwritten")
+        raise VitrailError(f"{folder} is already there: choose another folder, or let it be replaced (--overwrite)")
     if not folder.is_dir() or {path.name for path in folder.iterdir()}.difference(ours):
         raise VitrailError(f"{folder} holds more than an earlier {what}: choose another folder")
 

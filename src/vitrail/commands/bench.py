@@ -81,14 +81,15 @@ def bench(
         out=out,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
+    is_measured = any(row.pictures_per_s for one in result.measurements for row in one.rows)
     if as_json:
         print_json(result.to_json())
-        return 0
+        return 0 if is_measured else 1
     print(f"{result.about['hardware']}, {result.about['threads']} threads, {result.about['date']}")
     print(", ".join(f"{name} {version}" for name, version in result.about["versions"].items()) + "\n")
     print_table(result.table(), right={1, 2, 3, 4, 5})
-    if any(row.pictures_per_s for one in result.measurements for row in one.rows):
+    if is_measured:
         print(f"\nthe plot is {out / 'bench.png'}; the figures are in bench.json beside it")
     else:
         print(f"\nnothing could be measured; why is in {out / 'bench.json'} too")
-    return 0
+    return 0 if is_measured else 1

@@ -172,6 +172,8 @@ def _carried_out(work: Callable[[], Run], last_words: Callable[[Path], str], *, 
     if as_json:
         print_json({"run": str(run.folder), **run.facts})
     else:
+        if bad := run.facts.get("unreadable"):
+            print(f"unreadable and left out: {bad:,}; {run.folder / 'bad_images.csv'} names them")
         best = run.folder / ("best" if (run.folder / "best").is_dir() else "last")
         print(f"the report is {run.folder / 'report.html'}; the model is {best}")
         print(last_words(best))

@@ -71,6 +71,6 @@ def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
         device = torch.device(name, local_rank) if name == "cuda" else torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split()).partition(". ")[0].partition(" device type at start of")[0]
         raise VitrailError(f"the device {name!r} cannot be used here: {reason}") from error
     return device

@@ -250,5 +250,5 @@ def _broken(error: Exception, label: str, fillable: bool = False) -> PictureErro
         return PictureError(f"{label}: there is not enough memory to decode it; lower max_pixels, or make it smaller")
     sure = "truncat" in cause.lower() or isinstance(error, EOFError)
     state = "is truncated" if sure else "is damaged or truncated"
-    fill = ', or keep the part that is there with truncated="fill"' if sure and fillable else ""
+    fill = ', or from Python keep the part that is there: truncated="fill"' if sure and fillable else ""
     return PictureError(f"{label}: {state} ({cause}); replace the file{fill}")

@@ -150,10 +150,10 @@ def plan(
         raise VitrailError(f"--device {device} is where --measure times steps: the kind that is planned for is --kind")
     count = _pictures(pictures)
     for flag, value in (("epochs", epochs), ("memory", memory), ("network", network)):
-        if value is not None and value <= 0:
-            raise VitrailError(f"--{flag} must be above 0, not {value:g}")
-    if price is not None and price < 0:
-        raise VitrailError(f"--price must not be negative: it is {price:g}")
+        if value is not None and not 0 < value < math.inf:
+            raise VitrailError(f"--{flag} must be a number above 0, not {value:g}")
+    if price is not None and not 0 <= price < math.inf:
+        raise VitrailError(f"--price must be a number and not negative: it is {price:g}")
     setup = Setup(
         config=config,
         batch=base.batch_size if batch_size is None else batch_size,

@@ -43,7 +43,12 @@ class Worker:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, Leash.of_this_process("spawn"), *place))
-        self.process.start()
+        # a Ctrl-C while it imports what it needs waits until it can say so
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.task: int | None = None
 
@@ -166,6 +171,7 @@ def _serve(pipe: Connection, leash: Leash, address: str, options: Mapping[str, A
     # its own workers begin as those of any process do: spawned like this one, each would be sent all pictures
     set_start_method(None, force=True)
     with listening() as asked:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         place = Workplace(address, options, open_source(address, **options), device)
         with suppress(EOFError):
             while True:

@@ -69,11 +69,13 @@ class Trainer:
         self.fresh_bad: dict[str, str] = {}  # pictures that the other processes do not know of yet
         self.log_steps = max(1, min(20, self.steps_per_epoch // 10))
         self.eval_steps = max(1, round(self.recipe.eval_epochs * self.steps_per_epoch))
+        self.earlier = torch.zeros(1, dtype=torch.double, device=device)  # pictures since a report before a stop
         self.last_save = self.last_report = self.began = time.perf_counter()
 
     def run(self) -> None:
         """To the end, or to a stop."""
         self.began = self.last_save = self.last_report = time.perf_counter()
+        self.earlier.copy_(self.sums[2:3])
         if self.progress.step == 0:
             self.save()  # there is always something to go back to
         while self.progress.step < self.total_steps and not self._is_enough():
@@ -205,7 +207,7 @@ class Trainer:
     def _report(self) -> None:
         """Figures since the last report."""
         self.share_bad()
-        totals = self.world.summed(self.sums.clone())
+        totals = self.world.summed(torch.cat([self.sums, self.sums[2:3] - self.earlier]))
         loss, right, pictures, norm, steps, skipped = totals[:6].tolist()
         now = time.perf_counter()
         applied = max(1.0, steps - skipped)
@@ -220,11 +222,12 @@ class Trainer:
                 "grad_norm": norm / applied,
                 "lr": self.schedule(done - 1) * self.progress.lr_factor * self.recipe.optimiser.lr,
                 "skipped_steps": int(skipped / self.world.size),
-                "pictures_per_s": round(pictures / max(1e-9, now - self.last_report), 1),
+                "pictures_per_s": round(float(totals[-1]) / max(1e-9, now - self.last_report), 1),
                 "bad_pictures": len(self.progress.bad),
             }
         )
         self.last_report = now
+        self.earlier.zero_()
 
     def seconds(self) -> float:
         """Of training so far, over all sessions."""
