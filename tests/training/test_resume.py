@@ -1,5 +1,6 @@
 """A training that is killed and goes on is, bit for bit, one that was never stopped."""
 
+import json
 import random
 import shutil
 import time
@@ -93,6 +94,31 @@ def test_stopped_in_the_middle_of_an_epoch_between_two_lines_of_the_log(pictures
             train(pictures, tmp_path / "halved", settings)
     resume(tmp_path / "halved", device="cpu")
     assert_same_training(tmp_path / "whole", tmp_path / "halved")
+
+
+def test_pictures_a_second_are_those_of_the_process_that_tells_them(pictures, tmp_path, monkeypatch):
+    """By a clock on which a step takes a second; the first line after a stop has pictures of two processes."""
+    from types import SimpleNamespace
+
+    from vitrail.training import loop
+    from vitrail.training.stopping import StoppedError
+
+    original, steps = loop.Trainer.train_step, []
+
+    def train_step(trainer, *rest):
+        original(trainer, *rest)
+        steps.append(trainer.progress.step)
+        if steps == [*range(1, 6)]:
+            trainer.stop.signal = 15
+
+    monkeypatch.setattr(loop.Trainer, "train_step", train_step)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: float(len(steps))))
+    with pytest.raises(StoppedError):
+        train(pictures, tmp_path / "run", TINY | {"batch_size": 2, "eval_epochs": 100.0})
+    resume(tmp_path / "run", device="cpu")
+    lines = map(json.loads, (tmp_path / "run" / "log.jsonl").read_text().splitlines())
+    rates = [line["pictures_per_s"] for line in lines if line["kind"] == "train"]
+    assert rates == [2.0, 2.0, 2.0]
 
 
 def test_a_kill_between_the_last_checkpoint_and_the_report_costs_nothing(pictures, tmp_path, monkeypatch):
