@@ -106,11 +106,18 @@ def recipe_flags(kind: Any, leave_out: Collection[str]) -> Any:
 
 def _whole(kind: Any, tokens: Sequence[Token]) -> int:
     """cyclopts would round: a batch of 1.5 pictures became one of 2."""
-    return int(tokens[0].value)
+    return _number(tokens[0].value, "a whole number")
 
 
 def _whole_or_auto(kind: Any, tokens: Sequence[Token]) -> int | str:
-    return tokens[0].value if tokens[0].value == "auto" else _whole(kind, tokens)
+    return tokens[0].value if tokens[0].value == "auto" else _number(tokens[0].value, "a whole number or auto")
+
+
+def _number(text: str, wanted: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not {wanted}") from None
 
 
 def _without_none(hint: Any) -> Any:

@@ -71,6 +71,8 @@ def choose_device(name: str | None, local_rank: int = 0) -> torch.device:
         device = torch.device(name, local_rank) if name == "cuda" else torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = " ".join(str(error).split()).partition(". ")[0].partition(" device type at start of")[0]
+        reason = " ".join(str(error).split()).partition(". ")[0]
+        if "device string" in reason:
+            reason = "choose cpu, cuda, cuda:1 or mps"
         raise VitrailError(f"the device {name!r} cannot be used here: {reason}") from error
     return device

@@ -239,7 +239,7 @@ def _check(sizes: Sequence[int], rounds: int, seconds: float, ways: Sequence[str
     wrong = [
         (not sizes or any(size < 1 for size in sizes), "--batch-sizes must be at least 1"),
         (rounds < 1, f"--rounds must be at least 1, not {rounds}"),
-        (not 0 < seconds < math.inf, f"--seconds must be a number above 0, not {seconds:g}"),
+        (not 0 < seconds < math.inf, f"--seconds must be above 0, not {seconds:g}"),
         (
             not on_gpu and {"graphs", "tuned"} & set(ways),
             "--ways graphs and tuned are CUDA graphs, which need a GPU: leave them out",

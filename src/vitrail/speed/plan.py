@@ -151,7 +151,7 @@ def plan(
     count = _pictures(pictures)
     for flag, value in (("epochs", epochs), ("memory", memory), ("network", network)):
         if value is not None and not 0 < value < math.inf:
-            raise VitrailError(f"--{flag} must be a number above 0, not {value:g}")
+            raise VitrailError(f"--{flag} must be above 0, not {value:g}")
     if price is not None and not 0 <= price < math.inf:
         raise VitrailError(f"--price must be a number and not negative: it is {price:g}")
     setup = Setup(
@@ -237,9 +237,13 @@ def _pictures(given: int | str) -> int:
     text = str(given).lower().replace("_", "").replace(",", "")
     if text in SETS:
         return SETS[text]
-    if not text.isdigit() or int(text) < 1:
+    try:
+        count = float(text)
+    except ValueError:
+        count = math.nan
+    if not 1 <= count < math.inf or count != int(count):
         raise VitrailError(f"--pictures {given} is no number of pictures: give one, or {', '.join(SETS)}")
-    return int(text)
+    return int(count)
 
 
 def _precision(name: str, device: str | None, config: ViTConfig | ResNetConfig) -> str:
