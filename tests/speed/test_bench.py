@@ -222,7 +222,7 @@ def test_wrong_input_is_one_line(arguments: list[str], code: int, words: str, ca
 
 def test_where_nothing_could_be_measured_no_plot_is_promised(capsys, tmp_path) -> None:
     arguments = ["vit_ti16", "--modes", "train", "--precisions", "fp16", "--batch-sizes", "1", "--peers", "none"]
-    assert main(["bench", *arguments, "--rounds=1", "--seconds=0.01", "--device=cpu", f"--out={tmp_path / 'b'}"]) == 0
+    assert main(["bench", *arguments, "--rounds=1", "--seconds=0.01", "--device=cpu", f"--out={tmp_path / 'b'}"]) == 1
     printed = capsys.readouterr().out
     assert "training in fp16 needs a GPU" in printed
     assert "nothing could be measured" in printed
