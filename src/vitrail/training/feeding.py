@@ -64,7 +64,7 @@ class Feeding:
         if size > len(self.train):
             raise DataError(
                 f"a batch of {size:,} is larger than the {len(self.train):,} pictures to train in"
-                f" {self.train.source.name}: batch_size = {self.largest_batch()} works (--batch-size)"
+                f" {self.train.source.name}: --batch-size {self.largest_batch()} works (batch_size, in a recipe)"
             )
         self.schedule.at(0, self.world.share)
         for plan in augmentations(recipe):
