@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context, set_start_method
+from multiprocessing import get_context, resource_tracker, set_start_method
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -43,6 +43,7 @@ class Worker:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, Leash.of_this_process("spawn"), *place))
+        resource_tracker.ensure_running()  # its own start, in the midst of the process', would let signals in
         # a Ctrl-C while it imports what it needs waits until it can say so
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
