@@ -78,6 +78,34 @@ def test_a_stream_in_float32_takes_branches_in_half_precision():
     assert all(one < 1e-2 for one in found)
 
 
+def check_operators(device):
+    """Raises where an operator is not what it tells a compiler."""
+    from vitrail.model.kernels.fused_norm import norm_backward, sum_and_norm
+    from vitrail.model.kernels.sums import added_up
+
+    x, branch, to_normed, beyond = (torch.randn(2, 5, 48, device=device) for _ in range(4))
+    weight, bias = (torch.rand(48, device=device) for _ in range(2))
+    factor = torch.rand(2, device=device)
+    half, checks = torch.bfloat16, ("test_schema", "test_faketensor")
+    for given in ((bias, factor, weight, bias), (None, None, weight, None)):
+        torch.library.opcheck(sum_and_norm, (x, branch, *given, 1e-6, half), test_utils=checks)
+    for one, rest in ((factor, (False, half, True)), (None, (True, None, False))):
+        given = x, one, weight, to_normed, beyond, 1e-6, *rest
+        torch.library.opcheck(norm_backward, given, test_utils=checks)
+    torch.library.opcheck(added_up, (torch.randn(2, 7, 48, device=device),), test_utils=checks)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself is tested")
+def test_the_operators_are_what_a_compiler_takes_them_for_in_the_interpreter():
+    said = interpreted("from tests.model.test_fused_norm import check_operators\ncheck_operators('cpu')\nprint(1)\n")
+    assert said == [1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_the_operators_are_what_a_compiler_takes_them_for():
+    check_operators("cuda")
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("case", [*CASES, (4, 197, 768), (2, 64, 1280)])
 @pytest.mark.parametrize("rms", [False, True])

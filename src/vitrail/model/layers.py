@@ -47,8 +47,9 @@ def added(x: Tensor | Sum) -> Tensor:
 def beside_norm(x: Tensor | Sum, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """What goes on as it is, and its norm. In training on a GPU in half precision, one kernel does all there is to do
     here on the way there, and another on the way back."""
-    kind = norm_type(x.tokens if isinstance(x, Sum) else x, norm)
-    if kind is None:
+    tokens = x.tokens if isinstance(x, Sum) else x
+    kind = kernel_type(tokens) if norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) else None
+    if kind is None or tokens.shape[-1] > WIDEST_NORM:
         x = added(x)
         x = x if torch.is_grad_enabled() else written(x)
         return x, norm(x)
@@ -58,12 +59,6 @@ def beside_norm(x: Tensor | Sum, norm: nn.Module) -> tuple[Tensor, Tensor]:
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     stream, normed = FusedNorm.apply(*given, norm.weight, bias, norm.eps, kind)
     return stream, normed
-
-
-def norm_type(x: Tensor, norm: nn.Module) -> torch.dtype | None:
-    """The half-precision type in which a kernel of our own gives a norm of these tokens, if there is one for them."""
-    is_known = norm.training and isinstance(norm, (nn.LayerNorm, nn.RMSNorm)) and x.shape[-1] <= WIDEST_NORM
-    return kernel_type(x) if is_known else None
 
 
 def written(x: Tensor) -> Tensor:
