@@ -2,6 +2,7 @@
 drawn."""
 
 import csv
+import io
 import subprocess
 import sys
 import warnings
@@ -226,6 +227,34 @@ def test_a_burst_of_the_loss_does_not_flatten_the_rest() -> None:
         figure = curves(History.of(rows))
         assert figure is not None
         assert figure.axes[0].get_ylim()[1] < 10
+
+
+@pytest.mark.parametrize("speed", [0.31, 12_000.0])
+@pytest.mark.parametrize("rate", [1.0, 1e-3, 7e-6])
+@pytest.mark.parametrize(
+    "losses",
+    [[0.6931, 0.69305, 0.69302, 0.693], [0.6931] * 4, [0.6931], [2.3, 1.1, 0.4], [2e-7, 1e-7], [123456.7, 123456.8]],
+)
+def test_every_tick_says_where_it_stands(losses: list[float], rate: float, speed: float) -> None:
+    rows = [
+        {"kind": "train", "step": k, "epoch": k, "loss": loss, "lr": rate * (1 + 1e-4 * k), "pictures_per_s": speed}
+        for k, loss in enumerate(losses)
+    ]
+    with drawing():
+        figure = curves(History.of(rows))
+        assert figure is not None
+        figure.savefig(io.BytesIO())
+        for axes in figure.axes:
+            ticks, words = axes.get_yticks(), [text.get_text().replace(",", "") for text in axes.get_yticklabels()]
+            assert len(set(words)) == len(words) > 1
+            assert [float(word.replace("−", "-")) for word in words] == pytest.approx(list(ticks), rel=1e-12)
+
+
+def test_one_step_is_a_dot() -> None:
+    with drawing():
+        figure = curves(History.of(log_of(1, per_epoch=1)))
+        assert figure is not None
+        assert all(axes.get_lines()[0].get_marker() == "o" for axes in figure.axes)
 
 
 def test_the_matrix_holds_the_shares_of_each_row() -> None:

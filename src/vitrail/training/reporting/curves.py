@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import Formatter, PercentFormatter
 from numpy.typing import NDArray
 
 from vitrail.pages.document import colours
@@ -56,21 +57,52 @@ def curves(history: History) -> Figure | None:
     return figure
 
 
-def _rate(value: float, _: object) -> str:
-    """0.0005, and 5e-05 with the power of ten short."""
-    if value == 0 or abs(value) >= 1e-3:
-        return f"{value:.3g}"
-    digits, power = f"{value:.2e}".split("e")
-    return f"{float(digits):g}e{int(power)}"
+class _Exact(Formatter):
+    """As few digits as show what each tick stands for, so that no two are alike."""
+
+    def __init__(self, write: Callable[[Sequence[float], int], list[str]], fewest: int) -> None:
+        self.write, self.fewest = write, fewest
+
+    def __call__(self, value: float, place: int | None = None) -> str:
+        return self.format_ticks([value])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        near = 1e-3 * min((abs(b - a) for a, b in pairwise(values)), default=np.inf)
+        for digits in range(self.fewest, 17):
+            words = self.write(values, digits)
+            if all(abs(float(one.replace(",", "")) - value) <= near for one, value in zip(words, values, strict=True)):
+                break
+        return words
+
+
+def _numbers(values: Sequence[float], digits: int) -> list[str]:
+    """With decimals as many as any of them needs."""
+    words = [f"{value:.{digits}g}" for value in values]
+    if any("e" in word for word in words):
+        return words
+    decimals = max((len(word.partition(".")[2]) for word in words), default=0)
+    return [f"{value:.{decimals}f}" for value in values]
+
+
+def _rates(values: Sequence[float], digits: int) -> list[str]:
+    """0.002, or where all are small 5e-4, with a short power of ten."""
+    if max(map(abs, values), default=0) >= 1e-3:
+        return _numbers(values, digits)
+    split = [f"{value:.{digits - 1}e}".split("e") for value in values]
+    return [f"{float(front):.{digits}g}e{int(power)}" if float(front) else "0" for front, power in split]
+
+
+def _counts(values: Sequence[float], decimals: int) -> list[str]:
+    return [f"{value:,.{decimals}f}" for value in values]
 
 
 _PANELS = {
-    "loss": ("Loss", FuncFormatter(lambda value, _: f"{value:.3g}")),
+    "loss": ("Loss", _Exact(_numbers, 3)),
     "accuracy": ("Accuracy", PercentFormatter(1)),
     "map": ("Mean average precision", PercentFormatter(1)),
     "knn": ("Nearest neighbours of the same label", PercentFormatter(1)),
-    "lr": ("Learning rate", FuncFormatter(_rate)),
-    "pictures_per_s": ("Pictures per second", FuncFormatter(lambda value, _: f"{value:,.0f}")),
+    "lr": ("Learning rate", _Exact(_rates, 3)),
+    "pictures_per_s": ("Pictures per second", _Exact(_counts, 0)),
 }
 
 
@@ -99,7 +131,8 @@ def _panel(axes: Axes, history: History, key: str) -> None:
 def _train_line(axes: Axes, x: Floats, y: Floats, noisy: bool) -> None:
     colour = colours()["one"]
     if not noisy or len(x) < 60:
-        axes.plot(x, y, color=colour, linewidth=1.8, label="training")
+        dot = "o" if len(x) == 1 else ""  # one point makes no line
+        axes.plot(x, y, color=colour, linewidth=1.8, marker=dot, markersize=5, label="training")
         return
     width = max(3, len(x) // 40)
     weights = np.convolve(np.ones_like(y), np.ones(width), "same")
