@@ -26,7 +26,7 @@ from vitrail.commands.serve import serve
 from vitrail.commands.stress import stress
 from vitrail.commands.study import study
 from vitrail.commands.train import train
-from vitrail.errors import VitrailError
+from vitrail.errors import NO_MEMORY, VitrailError, is_short_of_memory
 
 # Threads that spin while they wait take the cores from each other: on a busy machine of 2 cores, training took 86 s so,
 # and 5 s with threads that sleep. It is read when torch is loaded, which is later.
@@ -106,6 +106,6 @@ def _told(error: Exception) -> str:
         while place.name.startswith("."):  # of our own, beside what was asked for
             place = place.parent
         return f"{place} cannot be read or written ({error.strerror.lower()}): choose another place"
-    if isinstance(error, MemoryError) or "alloc_cpu" in words or "out of memory" in words:
-        return "there is not enough memory: take smaller batches (--batch-size), smaller pictures or a smaller model"
+    if is_short_of_memory(error):
+        return NO_MEMORY
     return f"unexpected {type(error).__name__}: {words} (--debug shows where)"

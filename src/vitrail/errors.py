@@ -23,3 +23,16 @@ class UnknownSizeError(WeightsError):
 
 class DataError(VitrailError):
     """Pictures and labels that cannot be used as they are."""
+
+
+class ShortMemoryError(VitrailError):
+    """Less memory than what was asked for needs."""
+
+
+NO_MEMORY = "there is not enough memory: take smaller batches (--batch-size), smaller pictures or a smaller model"
+
+
+def is_short_of_memory(error: Exception) -> bool:
+    """Whether Python or torch say so: torch by another class on each device."""
+    words = str(error)
+    return isinstance(error, MemoryError) or "alloc_cpu" in words or "out of memory" in words

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vitrail.data.batch import Batch
-from vitrail.errors import ConfigError, VitrailError
+from vitrail.errors import ConfigError, ShortMemoryError
 from vitrail.pictures import Preprocessing
 from vitrail.training.assembly import Plan, trial
 from vitrail.training.loop import Trainer
@@ -40,7 +40,7 @@ def fit_batch(plan: Plan, recipe: Recipe, world: World, *, sharded: bool) -> tup
     least = min(world.gathered(found))
     if least == 0:
         hint = "choose a smaller model, or smaller pictures"
-        raise VitrailError(f"the memory of {world.device} is too small for a batch of {2 * parts}: {hint}")
+        raise ShortMemoryError(f"the memory of {world.device} is too small for a batch of {2 * parts}: {hint}")
     made = with_batch(recipe, least * parts)
     short = 2 * least * parts <= limit
     why = "the largest that fits the memory" if short else f"as more than {limit:,} would leave an epoch too few steps"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitrail.data.augmentation.draws import mixed
 from vitrail.data.batch import Batch
-from vitrail.errors import VitrailError
+from vitrail.errors import ShortMemoryError, VitrailError
 from vitrail.pictures import Preprocessing
 from vitrail.training import sam
 from vitrail.training.checkpoints import Checkpoints
@@ -172,7 +172,7 @@ class Trainer:
                 # in other processes the step went on: only one that is alone can take it back
                 if self.world.size > 1 or len(inputs) % (2 * self.accumulate):
                     hint = "choose a larger --accumulate, a smaller --batch-size or a smaller model"
-                    raise VitrailError(f"the memory of {self.world.device} is too small: {hint}") from error
+                    raise ShortMemoryError(f"the memory of {self.world.device} is too small: {hint}") from error
             self.optimiser.zero_grad(set_to_none=True)
             if self.world.device.type == "cuda":
                 torch.cuda.empty_cache()
