@@ -83,22 +83,30 @@ def test_a_table_inside_a_table_of_the_recipe_can_vary(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ('recipe = "small"\nseed = [1]', "nothing reads 'seed': did you mean seeds"),
-        ('recipe = "small"\nsettings.epoch = 3', "nothing reads 'epoch': did you mean epochs"),
-        ('recipe = "small"\nrows.a.optimiser.rate = 3', "row 'a': .*nothing reads 'optimiser.rate'"),
-        ('recipe = "small"\nrows.a.epochs = "many"', "row 'a': .*epochs = 'many': it must be a number"),
+        ('recipe = "small"\nsettings.epoch = 3', ": settings.epoch: nothing reads 'epoch': did you mean epochs"),
+        ('recipe = "small"\nrows.a.optimiser.rate = 3', ": rows.a.optimiser.rate: nothing reads 'optimiser.rate'"),
+        ('recipe = "small"\nrows.a.epochs = "many"', ": rows.a.epochs: epochs = 'many': it must be a number"),
+        ('recipe = "small"\nvary.epochs = [1, "two"]', ": vary.epochs: epochs = 'two': it must be a number"),
+        ('recipe = "small"\nrows.a.vary.ema = [0, 2]', ": rows.a.vary.ema: ema must be from 0"),
+        ('recipe = "small"\nrows.a.model = "vit_b"\nsettings.epochs = 1', ": rows.a.model: "),
+        (
+            'recipe = "small"\nsettings.architecture.num_heads = 5',
+            ": settings.architecture.num_heads: embed_dim=256 is no multiple",
+        ),
         ('recipe = "smal"', "there is no recipe 'smal'"),
         ("seeds = [1]", "recipe: it is missing"),
         ('recipe = "small"\nseeds = [1, 1]', "seeds: it must be a list of different whole numbers"),
         ('recipe = "small"\nseeds = []', "seeds: it must be"),
         ('recipe = "small"\nvary.epochs = 3', "vary.epochs: it must be a list"),
-        ('recipe = "small"\nvary.seed = [3]', "vary.seed: seeds are no rows"),
+        ('recipe = "small"\nvary.seed = [3]', ": vary.seed: seeds are for all rows: give seeds = "),
+        ('recipe = "small"\nrows.a.seed = 3', ": rows.a.seed: seeds are for all rows: give seeds = "),
         ('recipe = "small"\nvary.epochs = [3, 3]', "vary.epochs: '3' is there twice"),
         ('recipe = "small"\nrows.a = 3', "rows.a: it must be a table"),
         ('recipe = "small"\nrows."a b" = {}\nrows.a-b = {}', "folders: 'a-b' is there twice"),
         ('recipe = "small"\nchoose = "optimiser.lr"', "'optimiser.lr' does not vary"),
         ('recipe = "small"\nplot.z = 3', "nothing reads 'plot.z'"),
         ('recipe = "small"\nplot.x = "epochs"', "plot.x: 'epochs' is none of training_flops"),
-        ('recipe = "small"\nvary.model = ["a", "b"]\nplot.x = "model"', "plot.x: model is no number"),
+        ('recipe = "small"\nvary.model = ["vit_ti16", "vit_s16"]\nplot.x = "model"', "plot.x: model is no number"),
         ('recipe = "small"\nvary.ema = [0.0, 0.9]\nplot = {x = "ema", log = true}', "plot.log: ema has values"),
         ("recipe = ", "is no TOML"),
     ],
@@ -108,6 +116,41 @@ def test_what_is_wrong_is_one_line_that_names_the_file_and_the_key(tmp_path: Pat
         read(tmp_path, text)
     assert "study.toml" in str(caught.value) or "there is no recipe" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_settings_that_are_wrong_together_are_told_with_their_row(tmp_path: Path) -> None:
+    text = 'recipe = "small"\nsettings.architecture.embed_dim = 48\n[rows.a]\n[rows.b]\narchitecture.num_heads = 5'
+    with pytest.raises(ConfigError, match=r"study.toml: row 'b': embed_dim=48 is no multiple of num_heads=5"):
+        read(tmp_path, text)
+
+
+def test_what_is_wrong_in_the_recipe_is_told_of_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("epoch = 3")
+    with pytest.raises(ConfigError, match=r"own.toml: nothing reads 'epoch'") as caught:
+        read(tmp_path, 'recipe = "own.toml"\n[settings]\nbatch_size = 4\n[rows.a]\nema = 0.5')
+    assert "study.toml" not in str(caught.value)
+
+
+def test_a_setting_stands_where_it_has_its_value_from(tmp_path: Path) -> None:
+    """What varies is put over what is set, and what a row has over what all have."""
+    first, second = read(
+        tmp_path,
+        """
+        recipe = "small"
+        settings.ema = 0.1
+        settings.batch_size = 8
+        vary.batch_size = [4]
+        [rows.first]
+        ema = 0.2
+        [rows.second]
+        batch_size = 16
+        vary.ema = [0.3]
+        """,
+    ).rows
+    found = [(row.choices[0].recipe.ema, row.place("ema"), row.place("batch_size")) for row in (first, second)]
+    assert found == [(0.2, "rows.first.ema", "vary.batch_size"), (0.3, "rows.second.vary.ema", "vary.batch_size")]
+    assert second.choices[0].recipe.batch_size == 4
+    assert first.place("precision") == "settings.precision"  # where it could be set
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:

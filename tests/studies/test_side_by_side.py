@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,8 @@ from vitrail.cli import main
 from vitrail.data.leash import Leash
 from vitrail.errors import ConfigError
 from vitrail.studies import side_by_side
-from vitrail.studies.side_by_side import Answer, Task, train_side_by_side
+from vitrail.studies.side_by_side import Answer, Task, Worker, train_side_by_side
+from vitrail.studies.workplace import Failure
 from vitrail.training.recipe import Recipe
 from vitrail.training.run import Run
 
@@ -28,12 +31,13 @@ data = "data"
 recipe = "base.toml"
 seeds = [0, 1, 2]
 """
-BATCHES = """
+TEACHERS = """
 data = "data"
 recipe = "base.toml"
 seeds = [0, 1]
-[vary]
-batch_size = [4, 4000]
+[rows.alone]
+[rows.taught]
+distillation.teacher = "nowhere"
 """
 CHOICE = """
 data = "data"
@@ -45,16 +49,18 @@ optimiser.lr = [1e-3, 1e-2, 1e-1]
 """
 
 
-@pytest.mark.parametrize("text", [BATCHES, pytest.param(CHOICE, marks=pytest.mark.slow)], ids=["batches", "choice"])
+@pytest.mark.parametrize("text", [TEACHERS, pytest.param(CHOICE, marks=pytest.mark.slow)], ids=["teachers", "choice"])
 def test_side_by_side_they_come_to_the_same(text: str, tmp_path: Path, no_reports: None) -> None:
     file = write_study(tmp_path, text)
     said: dict[str, list[str]] = {"alone": [], "both": []}
     alone = vitrail.study(file, out=tmp_path / "alone", device="cpu", say=said["alone"].append)
     both = vitrail.study(file, out=tmp_path / "both", device="cpu", jobs=2, say=said["both"].append)
-    shown = [sorted(line.rpartition(", ")[0] or line for line in lines) for lines in said.values()]  # without seconds
-    assert shown[0] == shown[1]
-    assert sum("failed: a batch of 4,000 is larger" in line for line in said["both"]) == 2 * (text == BATCHES)
-    assert list(alone.failed.values()) == list(both.failed.values())
+    shown = [sorted(line.rpartition(", ")[0] for line in lines if "failed" not in line) for lines in said.values()]
+    assert shown[0] == shown[1]  # without seconds
+    names = ["runs/taught/seed-0", "runs/taught/seed-1"] if text == TEACHERS else []
+    for name, result in (("alone", alone), ("both", both)):
+        assert sorted(str(Path(place).relative_to(tmp_path / name)) for place in result.failed) == names
+        assert all("there is no nowhere" in why for why in result.failed.values())
     for one, other in zip(alone.rows, both.rows, strict=True):
         assert (one.score, one.val, one.chosen, one.n) == (other.score, other.val, other.chosen, other.n)
         for run in one.runs:
@@ -68,11 +74,31 @@ def test_side_by_side_they_come_to_the_same(text: str, tmp_path: Path, no_report
 
 
 def test_a_process_that_ends_by_itself_is_a_run_that_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    ended: list[tuple[int, str | None]] = []
-    task = Task(tmp_path / "run", Recipe(), True)
-    train_side_by_side([task], 2, str(tmp_path / "nowhere"), {}, "cpu", lambda *end: ended.append(end))
-    assert ended == [(0, "its process ended with 1")]
+    events: list[Any] = []
+
+    def tasks() -> Iterator[tuple[int, Task]]:
+        for number in (3, 5):
+            events.append(number)
+            yield number, Task(tmp_path / "run", Recipe(), True)
+
+    train_side_by_side(tasks(), 1, str(tmp_path / "nowhere"), {}, "cpu", lambda *end: events.append(end))
+    ended = Failure("its process ended with 1")
+    assert events == [3, (3, ended), 5, (5, ended)]  # a task is asked for when there is a process for it
+    assert not ended.is_of_any_seed
     assert "nowhere" in capfd.readouterr().err
+
+
+def test_a_process_that_is_killed_was_short_of_memory(tmp_path: Path) -> None:
+    """By the system, as far as one can know."""
+    worker = Worker((str(tmp_path / "nowhere"), {}, "cpu"))
+    worker.begin(0, Task(tmp_path / "run", Recipe(), True))
+    assert worker.process.pid is not None
+    os.kill(worker.process.pid, signal.SIGKILL)
+    failure = worker.answer().failure
+    worker.end()
+    assert failure is not None
+    assert failure.is_of_memory
+    assert failure.words.startswith("its process was killed, most likely as there is not enough memory: take smaller")
 
 
 def test_there_is_at_least_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +176,7 @@ def test_nobody_is_left_when_it_is_killed_or_asked_twice(numbers: list[signal.Si
 
 def how_it_starts_workers(pipe: Connection, leash: Leash, address: str) -> None:
     """In a process of a study: answers with that, whatever it is asked to train."""
-    side_by_side._trained = lambda *_: Answer(multiprocessing.get_start_method())
+    side_by_side._trained = lambda *_: Answer(Failure(multiprocessing.get_start_method()))
     side_by_side._serve(pipe, leash, address, {}, "cpu")
 
 
@@ -165,6 +191,6 @@ def test_workers_of_its_processes_begin_as_those_of_any_other(tmp_path: Path) ->
     process.start()
     theirs.close()
     ours.send(Task(tmp_path / "run", Recipe(), False))
-    assert ours.recv().error == multiprocessing.get_all_start_methods()[0]
+    assert ours.recv().failure.words == multiprocessing.get_all_start_methods()[0]
     ours.close()
     process.join()

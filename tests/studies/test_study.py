@@ -18,7 +18,7 @@ from vitrail.cli import main
 from vitrail.errors import VitrailError
 from vitrail.model.walk import flops, parameters
 from vitrail.studies import study as studying
-from vitrail.studies import work
+from vitrail.studies import workplace
 from vitrail.studies.plan import read_plan
 from vitrail.studies.results import training_flops
 from vitrail.training.loop import Trainer
@@ -78,7 +78,7 @@ def test_a_second_call_trains_nothing_and_changes_nothing(tmp_path: Path, monkey
         raise AssertionError("nothing is left to do")
 
     monkeypatch.setattr(Trainer, "train_step", refuse)
-    monkeypatch.setattr(work, "evaluate", refuse)
+    monkeypatch.setattr(workplace, "evaluate", refuse)
     lines: list[str] = []
     assert vitrail.study(file, out=out, say=lines.append).to_json() == first.to_json()
     assert lines[0] == "all 2 runs are complete"
@@ -174,7 +174,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(
 
 def test_what_cannot_be_built_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     file = write_study(tmp_path, WIDTHS + "architecture.num_heads = 5")
-    with pytest.raises(VitrailError, match=r"study.toml: row 'wide': embed_dim=32 is no multiple of num_heads=5"):
+    with pytest.raises(VitrailError, match=r"study.toml: rows.wide.architecture.num_heads: embed_dim=32 is no"):
         vitrail.study(file, out=tmp_path / "out")
     text = WIDTHS.partition("[rows")[0] + 'choose = "ema"\nvary.ema = [0.0, 0.5]\nsettings.data.val_fraction = 0'
     with pytest.raises(VitrailError, match="val_fraction = 0 leaves no validation part to choose by"):

@@ -68,8 +68,10 @@ def study(
     else:
         _print(result)
         print(f"the plot is {result.folder / 'study.png'}; the figures are in study.csv and study.json beside it")
-    for folder, reason in result.failed.items():
-        print(f"vitrail: {folder} failed: {reason}", file=sys.stderr)
+    for reason in dict.fromkeys(result.failed.values()):
+        folder, *others = (one for one, why in result.failed.items() if why == reason)
+        more = f" and {len(others)} more" if others else ""
+        print(f"vitrail: {folder}{more} failed: {reason}", file=sys.stderr)
     return int(bool(result.failed))
 
 

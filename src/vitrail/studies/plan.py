@@ -8,14 +8,15 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from vitrail.errors import ConfigError
+from vitrail.errors import ConfigError, VitrailError
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import find_recipe, read_recipe
+from vitrail.training.start import configured
 
 KEYS = ("title", "data", "recipe", "seeds", "settings", "vary", "choose", "rows", "plot")
 ROW_KEYS = ("recipe", "series", "vary")  # all others of a row are settings of its recipe
@@ -44,6 +45,11 @@ class Row:
     series: str
     settings: Mapping[str, Any]  # what varies, without what is chosen
     choices: tuple[Choice, ...]
+    places: Mapping[str, str]  # in the file, of each key of the recipe that it sets
+
+    def place(self, key: str) -> str:
+        """Where the file sets this key, or may set it."""
+        return self.places.get(key, f"settings.{key}")
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,16 @@ def read_plan(file: str | os.PathLike[str]) -> Plan:
     return _Reader(path, plain).plan()
 
 
+class _Named(NamedTuple):
+    """A row as it stands in the file, before what varies makes several of it."""
+
+    name: str
+    series: str
+    recipe: Path
+    settings: Mapping[str, Any]
+    places: Mapping[str, str]
+
+
 class _Reader:
     def __init__(self, path: Path, plain: Mapping[str, Any]) -> None:
         self.path, self.plain = path, plain
@@ -114,8 +130,12 @@ class _Reader:
         for name in named:
             table = self._table(named, name, "rows")
             own = {key: value for key, value in table.items() if key not in ROW_KEYS}
-            settings = common | flattened(own)
-            varied = vary | self._varied(table, f"rows.{name}")
+            where, own_vary = f"rows.{name}", self._varied(table, f"rows.{name}")
+            settings, varied = common | flattened(own), vary | own_vary
+            places = _places(common, "settings") | _places(flattened(own), where)
+            places |= _places(vary, "vary") | _places(own_vary, f"{where}.vary")
+            if "seed" in places:
+                raise self._wrong(places["seed"], "seeds are for all rows: give seeds = [0, 1, 2]")
             if choose is not None and choose not in varied:
                 known = ", ".join(varied) or "nothing"
                 raise self._wrong("choose", f"{choose!r} does not vary in {name or 'any row'}: {known} does")
@@ -123,38 +143,38 @@ class _Reader:
             if not isinstance(series, str):
                 raise self._wrong(f"rows.{name}.series", "it must be a text")
             recipe = self._recipe(table.get("recipe", self.plain.get("recipe")), name)
+            row = _Named(name, series, recipe, settings, places)
             values = varied.pop(choose) if choose is not None else [None]
             for combination in itertools.product(*varied.values()):
                 changed = dict(zip(varied, combination, strict=True))
-                made.append(self._row(name, series, recipe, settings, changed, values))
+                made.append(self._row(row, changed, values))
         self._differ([row.name for row in made], "rows")
         self._differ([choice.folder for row in made for choice in row.choices], "folders")
         return tuple(made)
 
-    def _row(
-        self,
-        name: str,
-        series: str,
-        recipe: Path,
-        settings: Mapping[str, Any],
-        changed: Mapping[str, Any],
-        values: Sequence[Any],
-    ) -> Row:
-        choose = self._text("choose")
+    def _row(self, named: _Named, changed: Mapping[str, Any], values: Sequence[Any]) -> Row:
+        choose, name = self._text("choose"), named.name
         full = ", ".join([*([name] if name else []), *(f"{short(key)} {shown(v)}" for key, v in changed.items())])
         choices = []
         for value in values:
             chosen = {} if choose is None else {choose: value}
             words = [full, *(f"{short(key)} {shown(v)}" for key, v in chosen.items())]
-            recipes = {}
-            for seed in self._seeds():
-                try:
-                    recipes[seed] = read_recipe(recipe, {**settings, **changed, **chosen, "seed": seed})
-                except ConfigError as error:
-                    where = f"row {full!r}: " if full else ""
-                    raise ConfigError(f"{self.path}: {where}{error}") from None
+            recipe = self._made(named, {**named.settings, **changed, **chosen}, full)
+            recipes = {seed: replace(recipe, seed=seed) for seed in self._seeds()}
             choices.append(Choice(value, slug(" ".join(words)) or "run", recipes))
-        return Row(full or self.path.stem, series, changed, tuple(choices))
+        return Row(full or self.path.stem, named.series, changed, tuple(choices), named.places)
+
+    def _made(self, named: _Named, changes: Mapping[str, Any], row: str) -> Recipe:
+        """The recipe with these changes; what is wrong is told where it stands: in the recipe, or at a key here."""
+        made = _tried(named.recipe, changes)
+        if isinstance(made, Recipe):
+            return made
+        if _tried(named.recipe, {}) == made:
+            raise ConfigError(f"{named.recipe}: {made}")
+        key = next((key for key in changes if _tried(named.recipe, {key: changes[key]}) == made), None)
+        if key is not None:
+            raise self._wrong(named.places[key], made)
+        raise ConfigError(f"{self.path}: row {row!r}: {made}" if row else f"{self.path}: {made}")
 
     def _recipe(self, name: Any, row: str) -> Path:
         key = f"rows.{row}.recipe" if row else "recipe"
@@ -171,8 +191,6 @@ class _Reader:
             if not isinstance(values, list) or not values:
                 raise self._wrong(_path(where, f"vary.{key}"), "it must be a list of values")
             self._differ([shown(value) for value in values], _path(where, f"vary.{key}"))
-            if key == "seed":
-                raise self._wrong(_path(where, "vary.seed"), "seeds are no rows: give seeds = [0, 1, 2]")
         return found
 
     def _seeds(self) -> tuple[int, ...]:
@@ -226,6 +244,20 @@ class _Reader:
 
     def _wrong(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self.path}: {key}: {what}")
+
+
+def _tried(file: Path, changes: Mapping[str, Any]) -> Recipe | str:
+    """The recipe in a file, changed, or what is wrong with it or with its model."""
+    try:
+        recipe = read_recipe(file, changes)
+        configured(recipe, ("a class", "another"))
+    except VitrailError as error:
+        return str(error).removeprefix(f"{file}: ").removeprefix("recipe: ")
+    return recipe
+
+
+def _places(keys: Iterable[str], where: str) -> dict[str, str]:
+    return {key: f"{where}.{key}" for key in keys}
 
 
 def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from vitrail.pages.document import colours
 from vitrail.pages.plots import drawing, label_of, new_figure, save_png
@@ -17,13 +19,16 @@ from vitrail.studies.results import Result, percent
 
 _COLOURS = ("one", "two", "three", "bad", "markink", "four")
 _MARKERS = "osD^vPX"
+_APART = 2.4  # points, between series that share their places: or their spreads would hide each other
+_INSIDE = 4  # lines, whose legend finds a place between them
+_BESIDE = 8.0  # points, from a mean to the dots of its seeds
 
 
 class Point(NamedTuple):
     x: float
     y: float
-    spread: float
-    seeds: tuple[float, ...] = ()  # the score of each
+    spread: float | None  # of one seed: none
+    seeds: tuple[float, ...] = ()  # the score of each, where there are several
     marked: bool = False
 
 
@@ -41,24 +46,23 @@ def write_plot(result: Result, path: Path) -> None:
         save_png(figure, path)
 
 
-def _judged(result: Result) -> str:
-    """What the axis of scores is called."""
+def _judged(result: Result, dots: bool) -> str:
+    """What the axis of scores is called, where seeds have dots of their own or not."""
     part = "validation" if result.part == "val" or _shows_choice(result) else "test"
-    seeds = max(row.n for row in result.rows)
+    counts = {row.n for row in result.rows}
+    seeds = f"{max(counts)} seeds" if len(counts) == 1 else f"up to {max(counts)} seeds"
     measure = "mAP" if result.measure == "map" else result.measure
-    return f"{part} {measure}" + (f" (mean and standard deviation of {seeds} seeds)" if seeds > 1 else "")
+    shown = "mean, standard deviation and each" if dots else "mean and standard deviation"
+    return f"{part} {measure}" + (f" ({shown} of {seeds})" if max(counts) > 1 else "")
 
 
 def _dots(axes: Axes, result: Result) -> None:
     """A row each, from the top."""
     ink = colours()["one"]
     for place, row in enumerate(result.rows):
-        scores = [run.score for run in row.runs if run.score is not None]
-        if len(scores) > 1:
-            axes.plot(scores, [place] * len(scores), "o", color=ink, alpha=0.3, markersize=4.5, markeredgewidth=0)
-        axes.errorbar(
-            row.score, place, xerr=row.spread or 0, fmt="o", color=ink, capsize=4, markersize=7, linewidth=1.6
-        )
+        seeds = _several(run.score for run in row.runs)
+        _draw_seeds(axes, seeds, [place] * len(seeds), ink, up=-_BESIDE)
+        axes.errorbar(row.score, place, xerr=row.spread, fmt="o", color=ink, capsize=4, markersize=7, linewidth=1.6)
         above = (0, 8)
         axes.annotate(
             f"{row.score:.1%}", (row.score, place), above, textcoords="offset points", ha="center", fontsize=9
@@ -69,40 +73,61 @@ def _dots(axes: Axes, result: Result) -> None:
     axes.tick_params(axis="y", length=0, labelsize=10)
     axes.margins(x=0.12)
     axes.xaxis.set_major_formatter(FuncFormatter(_percent))
-    axes.set_xlabel(_judged(result))
+    axes.set_xlabel(_judged(result, dots=True))
 
 
 def _lines(axes: Axes, result: Result) -> None:
-    """Where series share their places, each is drawn a little aside, or their spreads would hide each other."""
     plot, lines = result.plan.plot, _series(result)
     values = sorted({point.x for points in lines.values() for point in points})
     if plot.log:
         axes.set_xscale("log")
     for place, (name, points) in enumerate(lines.items()):
         colour, marker = colours()[_COLOURS[place % len(_COLOURS)]], _MARKERS[place % len(_MARKERS)]
-        aside = place - (len(lines) - 1) / 2 if plot.x not in AXES else 0.0
-        x, y = [_aside(point.x, aside, values, plot.log) for point in points], [point.y for point in points]
-        spread = [point.spread for point in points]
-        axes.errorbar(x, y, spread, fmt=f"{marker}-", color=colour, capsize=3, markersize=6, linewidth=1.8, label=name)
-        for at, point in zip(x, points, strict=True):
-            if len(point.seeds) > 1:
-                axes.plot([at] * len(point.seeds), point.seeds, ".", color=colour, alpha=0.35, markersize=5)
+        aside = _APART * (place - (len(lines) - 1) / 2) if plot.x not in AXES else 0.0
+        x, y = [point.x for point in points], [point.y for point in points]
+        spread = [math.nan if point.spread is None else point.spread for point in points]  # of one seed, no bar at all
+        bars = None if all(map(math.isnan, spread)) else spread
+        line = axes.errorbar(
+            x, y, bars, fmt=f"{marker}-", color=colour, capsize=3, markersize=6, linewidth=1.8, label=name
+        )
+        _move(axes, line.get_children(), right=aside)
+        for point in points:
+            _draw_seeds(axes, [point.x] * len(point.seeds), point.seeds, colour, right=aside + _BESIDE)
             if point.marked:
-                axes.plot(at, point.y, "o", color=colour, markersize=14, markerfacecolor="none")
+                ring = axes.plot(point.x, point.y, "o", color=colour, markersize=14, markerfacecolor="none")
+                _move(axes, ring, right=aside)
     if plot.x not in AXES and len(values) <= 12:
         axes.xaxis.set_major_locator(FixedLocator(values))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(plot.x, value)))
-    else:
-        if plot.log:
-            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(plot.x, value)))
+    elif plot.log:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(plot.x, value)))
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
     axes.set_xlabel(plot.label or AXES.get(plot.x) or plot.x)
-    axes.set_ylabel(_judged(result).replace(" (", "\n("))
-    if len(lines) > 1:
+    dots = any(point.seeds for points in lines.values() for point in points)
+    axes.set_ylabel(_judged(result, dots).replace(" (", "\n("))
+    if len(lines) > _INSIDE:
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    elif len(lines) > 1:
         axes.legend(loc="best")
+
+
+def _draw_seeds(
+    axes: Axes, x: Sequence[float], y: Sequence[float], colour: str, right: float = 0.0, up: float = 0.0
+) -> None:
+    """Beside their mean, which would hide them, and above whatever else is there."""
+    paper = colours()["card"]
+    dots = axes.plot(x, y, "o", color=colour, markersize=4, markerfacecolor=paper, markeredgewidth=1.1, zorder=4)
+    _move(axes, dots, right, up)
+
+
+def _move(axes: Axes, drawn: Iterable[Artist], right: float = 0.0, up: float = 0.0) -> None:
+    """Aside, by so many points."""
+    figure = axes.get_figure()
+    assert figure is not None
+    for artist in drawn:
+        artist.set_transform(axes.transData + ScaledTranslation(right / 72, up / 72, figure.dpi_scale_trans))
 
 
 def _shows_choice(result: Result) -> bool:
@@ -116,18 +141,25 @@ def _series(result: Result) -> dict[str, list[Point]]:
     for row in result.rows:
         if _shows_choice(result):  # what validation chose from, and what it chose
             points = [
-                Point(float(one.value), one.val, one.spread or 0, marked=one.value == row.chosen) for one in row.tried
+                Point(float(one.value), one.val, one.spread, _several(one.seeds), one.value == row.chosen)
+                for one in row.tried
             ]
             name = f"{row.row} (chosen: {percent(row.score, row.spread)} on {result.part})"
         else:
-            scores = tuple(run.score for run in row.runs if run.score is not None)
+            seeds = _several(run.score for run in row.runs)
             x = {"training_flops": row.training_flops, "parameters": row.parameters, **row.settings}
             points, name = (
-                [Point(float(x[key]), row.score, row.spread or 0, scores)],
+                [Point(float(x[key]), row.score, row.spread, seeds)],
                 _name(row.series, row.settings, key),
             )
         lines.setdefault(name, []).extend(points)
-    return {name: sorted(points) for name, points in lines.items()}
+    return {name: sorted(points, key=lambda point: point.x) for name, points in lines.items()}
+
+
+def _several(scores: Iterable[float | None]) -> tuple[float, ...]:
+    """Of several seeds; of one, the mean is its score."""
+    there = tuple(score for score in scores if score is not None)
+    return there if len(there) > 1 else ()
 
 
 def _name(series: str, settings: Mapping[str, Any], key: str) -> str:
@@ -136,13 +168,6 @@ def _name(series: str, settings: Mapping[str, Any], key: str) -> str:
     if key in AXES:
         others = []
     return ", ".join([*([series] if series else []), *others])
-
-
-def _aside(x: float, steps: float, values: list[float], log: bool) -> float:
-    """So many small steps to the side."""
-    if log:
-        return float(x * (values[-1] / values[0]) ** (0.006 * steps))
-    return x + 0.006 * steps * (values[-1] - values[0])
 
 
 def _number(key: str, value: float) -> str:

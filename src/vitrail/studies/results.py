@@ -43,6 +43,7 @@ class Tried:
     value: Any
     val: float
     spread: float | None
+    seeds: tuple[float, ...] = ()  # what each came to
 
 
 @dataclass(frozen=True)

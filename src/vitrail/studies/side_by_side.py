@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from vitrail.data.leash import Leash
 from vitrail.data.opening import open_source
-from vitrail.errors import VitrailError
-from vitrail.studies.work import Workplace
+from vitrail.errors import NO_MEMORY, ShortMemoryError
+from vitrail.studies.workplace import Failure, Workplace
 from vitrail.training.recipe import Recipe
 from vitrail.training.stopping import StoppedError, listening
 
@@ -32,7 +32,7 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    error: str | None  # what went wrong
+    failure: Failure | None
     stopped: int | None = None  # by this signal; the run can go on
 
 
@@ -64,7 +64,7 @@ class Worker:
         except (EOFError, ConnectionResetError):
             self.process.join()
             code = self.process.exitcode or 0
-            return Answer(f"its process ended by signal {-code}" if code < 0 else f"its process ended with {code}")
+            return Answer(_ended(code))
         return found
 
     def end(self) -> None:
@@ -75,25 +75,25 @@ class Worker:
 
 
 def train_side_by_side(
-    tasks: Sequence[Task],
+    tasks: Iterator[tuple[int, Task]],
     jobs: int,
     address: str,
     options: Mapping[str, Any],
     device: str | None,
-    done: Callable[[int, str | None], None],
+    done: Callable[[int, Failure | None], None],
 ) -> None:
     """Trains all; `done` is called with the number of each as it ends, and with what went wrong, if anything did.
 
+    A task is asked for when there is a process for it, so that what has failed till then may bear on what follows.
     A signal to end reaches every process: each saves its run, and `StoppedError` says so.
     """
     place = (address, dict(options), device)
     workers: list[Worker] = []
-    left = list(enumerate(tasks))[::-1]
     with _shared_threads(jobs), _forwarding(workers) as asked:
         try:
-            while left or any(worker.task is not None for worker in workers):
-                while left and not asked and (idle := _idle(workers, jobs, place)) is not None:
-                    idle.begin(*left.pop())
+            while True:
+                while not asked and _has_room(workers, jobs) and (task := next(tasks, None)) is not None:
+                    _idle(workers, place).begin(*task)
                 busy = {worker.pipe: worker for worker in workers if worker.task is not None}
                 if not busy:
                     break
@@ -106,7 +106,7 @@ def train_side_by_side(
                         workers.remove(worker)
                     assert number is not None
                     if answer.stopped is None:
-                        done(number, answer.error)
+                        done(number, answer.failure)
         finally:
             for worker in workers:
                 worker.end()
@@ -114,14 +114,23 @@ def train_side_by_side(
         raise StoppedError("stopped; what was trained is saved: go on", asked[0])
 
 
-def _idle(workers: list[Worker], jobs: int, place: tuple[Any, ...]) -> Worker | None:
+def _ended(code: int) -> Failure:
+    """What it means that a process ended by itself."""
+    if code == -signal.SIGKILL:  # which few people send
+        return Failure(f"its process was killed, most likely as {NO_MEMORY}", ShortMemoryError)
+    return Failure(f"its process ended by signal {-code}" if code < 0 else f"its process ended with {code}")
+
+
+def _has_room(workers: Sequence[Worker], jobs: int) -> bool:
+    return len(workers) < jobs or any(worker.task is None for worker in workers)
+
+
+def _idle(workers: list[Worker], place: tuple[Any, ...]) -> Worker:
     for worker in workers:
         if worker.task is None:
             return worker
-    if len(workers) < jobs:
-        workers.append(Worker(place))
-        return workers[-1]
-    return None
+    workers.append(Worker(place))
+    return workers[-1]
 
 
 @contextmanager
@@ -182,11 +191,6 @@ def _serve(pipe: Connection, leash: Leash, address: str, options: Mapping[str, A
 
 def _trained(place: Workplace, task: Task) -> Answer:
     try:
-        place.train(task.folder, task.recipe)
-        if task.judged:
-            place.score(task.folder, task.recipe)
+        return Answer(place.attempt(task.folder, task.recipe, task.judged))
     except StoppedError as stopped:
         return Answer(None, stopped.signal or signal.SIGTERM)
-    except VitrailError as error:
-        return Answer(str(error))
-    return Answer(None)
