@@ -1,16 +1,16 @@
 """The planner against real training: predicted and measured memory and step time of Ti, S, B, L and H/14.
 
     python benchmarks/plan_check.py --out benchmarks/plan_check.json            # one GPU; ends within --budget seconds
-    python benchmarks/plan_check.py --out benchmarks/plan_check.json --bench benchmarks/bench_h200/bench.json
-    python benchmarks/plan_check.py --out benchmarks/plan_check.json --fit      # measures nothing: writes the table
+    python benchmarks/plan_check.py --out benchmarks/plan_check.json --bench benchmarks/bench_h200/bench.json --fit
     OMP_NUM_THREADS=1 python benchmarks/plan_check.py --device cpu --ways eager --out benchmarks/plan_check_cpu.json
     python benchmarks/plan_check.py --tiny                                      # on a CPU, small models, to see it run
 
 Steps are those of the loop of `vitrail train` (bfloat16, AdamW, clipping) on made-up pictures, each size in a loop of
-its own; the time is the median of single steps, the memory what the allocator had at its peak. `--bench` measures
-nothing and takes compiled steps from what `bench_all.py` has measured. Three predictions of the time stand beside it:
-by the table as it is in the package, by factors fitted to all rows of this file, and by factors fitted to the other
-models' rows alone, which is the honest one.
+its own; the time is the median of single steps, the memory what the allocator had at its peak. `--bench` and `--fit`
+measure nothing: the one takes compiled and recorded steps from what `bench_all.py` has measured, the other writes the
+package's table from the rows of --out. Three predictions of the time stand beside it: by the table as it is in the
+package, by factors fitted to all rows of this file, and by factors fitted to the other models' rows alone, which is the
+honest one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import vitrail
 from vitrail.model.config import ViTConfig
 from vitrail.model.zoo import configure
 from vitrail.speed.activations import has_kernels
-from vitrail.speed.efficiency import Efficiency, efficiency_of, fit, write_table
+from vitrail.speed.efficiency import Efficiency, efficiency_of, fit, read_table, write_table
 from vitrail.speed.hardware import DEVICES, GIB, Device, find_device
 from vitrail.speed.memory import Setup, memory_of
 from vitrail.speed.rates import matrix_rate, memory_rate
@@ -40,9 +40,8 @@ from vitrail.speed.timing import work_of
 BATCHES = {"ti16": (2, 256, 512), "s16": (256, 512), "b16": (2, 128, 256), "l16": (64, 128), "h14": (32, 64)}
 ON_CPU = {"ti16": (1, 2, 4, 8), "s16": (2, 4), "b16": (2,)}
 TINY = {"tiny64": (64, 2, (1, 4, 8)), "tiny128": (128, 2, (4, 8)), "tiny192": (192, 3, (4, 8))}
-START = {"bf16": 2, "fp32": 1}  # pictures of a step that only starts kernels
-WAITS = 0.8  # so does one that takes more than this part of the time for a picture that the next larger batch takes
-BENCHED = {"fast": "bf16_residual", "bf16": "bf16"}
+BENCHED = {"fast": "bf16_residual", "bf16": "bf16", "fp8": "fp8"}
+WAYS = {"compiled": "compiled", "graphs": "recorded"}  # those of a bench.json, and ours
 
 
 def config_of(name: str) -> ViTConfig:
@@ -58,8 +57,9 @@ def setup_of(row: dict[str, Any]) -> Setup:
     name, _, size = row["model"].partition(" at ")
     config, batch = config_of(name), row["batch"]
     config = replace(config, img_size=int(size.split()[0])) if size else config
-    kernels = row["precision"] != "fp32" and has_kernels(config, batch)
-    return Setup(config, batch, precision=row["precision"], kernels=kernels)
+    recorded = row.get("way") == "recorded"
+    kernels = row["precision"] != "fp32" and (recorded or has_kernels(config, batch))
+    return Setup(config, batch, precision=row["precision"], kernels=kernels, recorded=recorded)
 
 
 def measure(name: str, way: str, batch: int, precision: str, device: torch.device) -> dict[str, Any]:
@@ -87,11 +87,11 @@ def measure(name: str, way: str, batch: int, precision: str, device: torch.devic
 
 
 def benched(file: Path) -> list[dict[str, Any]]:
-    """Our compiled training steps in a bench.json."""
+    """Our compiled training steps in a bench.json, recorded or not."""
     return [
         {
             "model": one["model"].removeprefix("vit_"),
-            "way": "compiled",
+            "way": WAYS[row["way"]],
             "batch": one["batch"],
             "precision": BENCHED[one["precision"]],
             "measured_ms": round(1e3 * one["batch"] / row["pictures_per_s"], 3),
@@ -101,35 +101,25 @@ def benched(file: Path) -> list[dict[str, Any]]:
         for one in json.loads(file.read_text())["measurements"]
         for row in one["rows"]
         if one["mode"] == "train" and one["precision"] in BENCHED
-        if row["contender"] == "vitrail" and row["way"] == "compiled"
+        if row["contender"] == "vitrail" and row["way"] in WAYS and not row["error"]
     ]
-
-
-def only_starts(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether a step takes as long as starting its kernels: a larger one hardly takes longer."""
-    alike = ("model", "way", "precision")
-    larger = [one for one in rows if one["batch"] > row["batch"] and all(one[key] == row[key] for key in alike)]
-    if row["batch"] <= START.get(row["precision"], 0) or not larger:
-        return bool(row["batch"] <= START.get(row["precision"], 0))
-    following = min(larger, key=lambda one: int(one["batch"]))
-    return bool(following["measured_ms"] / following["batch"] < WAITS * row["measured_ms"] / row["batch"])
 
 
 def predict(rows: list[dict[str, Any]], device: Device, precision: str) -> dict[str, Efficiency]:
     """Writes predictions into the rows; gives the factors that were fitted to all of them."""
     peak, bandwidth = device.peak(precision), 1e12 * device.bandwidth
     found = {}
-    for way in dict.fromkeys(row["way"] for row in rows):
-        ours = [row for row in rows if row["way"] == way]
+    for way in ("eager", "compiled"):  # what is recorded here is compiled too
+        ours = [row for row in rows if (row["way"] == "eager") == (way == "eager")]
         table = efficiency_of(device.name, way == "compiled")
-        own = factors(ours, peak, bandwidth, table)
+        own = factors(ours, peak, bandwidth)
         if own is not None:
             found[way] = own
         for row in ours:
             setup, measured = setup_of(row), row["measured_ms"]
             kind = row["model"].partition(" at ")[0]
             others = [other for other in ours if other["model"].partition(" at ")[0] != kind]
-            held_out = factors(others, peak, bandwidth, table)
+            held_out = factors(others, peak, bandwidth)
             for key, one in (("table", table), ("fitted", own), ("held_out", held_out)):
                 if one is not None:
                     ms = 1e3 * one.seconds(work_of(setup), peak, bandwidth)
@@ -140,15 +130,8 @@ def predict(rows: list[dict[str, Any]], device: Device, precision: str) -> dict[
     return found
 
 
-def factors(rows: Sequence[dict[str, Any]], peak: float, bandwidth: float, table: Efficiency) -> Efficiency | None:
-    """Fitted; what starting kernels takes is the table's where no such step was measured."""
-    pairs = [(only_starts(row, rows), work_of(setup_of(row)), row["measured_ms"] / 1e3) for row in rows]
-    busy = [(work, seconds) for is_start, work, seconds in pairs if not is_start]
-    starts = [(work, seconds) for is_start, work, seconds in pairs if is_start]
-    if len(busy) < 4:
-        return None
-    found = fit(busy, starts, peak, bandwidth)
-    return found if starts else replace(found, block_s=table.block_s)
+def factors(rows: Sequence[dict[str, Any]], peak: float, bandwidth: float) -> Efficiency | None:
+    return fit([(work_of(setup_of(row)), row["measured_ms"] / 1e3) for row in rows], peak, bandwidth)
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
@@ -169,8 +152,8 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=95.0, help="seconds after which nothing new is begun")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--fit", action="store_true", help="fit the rows of --out and write the package's table")
-    parser.add_argument("--bench", type=Path, help="put the compiled steps of a bench.json into --out")
+    parser.add_argument("--fit", action="store_true", help="write the package's table from the rows of --out")
+    parser.add_argument("--bench", type=Path, help="put our steps in a bench.json into --out")
     parser.add_argument("--table", type=Path, help="another table than the package's")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -181,16 +164,18 @@ def main() -> None:
     content: dict[str, Any] = {"rows": []}
     if args.out and args.out.exists():
         content = json.loads(args.out.read_text())
-    if args.fit:
+    if args.fit or args.bench:
         kind = find_device(content["kind"])
-        found = predict(content["rows"], kind, content["rows"][0]["precision"])
-        about = {kind.name: f"{args.out.name}, torch {content['torch']}, {content['date']}"}
-        write_table({kind.name: found}, about, **({"path": args.table} if args.table else {}))
-        show(content["rows"])
-        return
-    if args.bench:
-        content["rows"] = [row for row in content["rows"] if "from" not in row] + benched(args.bench)
-        predict(content["rows"], find_device(content["kind"]), "bf16")
+        if args.bench:
+            content["rows"] = [row for row in content["rows"] if "from" not in row] + benched(args.bench)
+        numbers = content["rows"][0]["precision"]
+        found = predict(content["rows"], kind, numbers)
+        if args.fit:
+            about = {kind.name: f"{args.out.name}, torch {content['torch']}, {content['date']}"}
+            write_table({kind.name: found}, about, **({"path": args.table} if args.table else {}))
+            read_table.cache_clear()
+            predict(content["rows"], kind, numbers)  # by the new table
+        content["fitted"] = {way: vars(one) for way, one in found.items()}
         show(content["rows"])
         args.out.write_text(json.dumps(content, indent=1) + "\n")
         return

@@ -13,6 +13,8 @@ from vitrail.cli import main
 from vitrail.errors import VitrailError
 from vitrail.speed.hardware import find_device
 from vitrail.speed.plan import SETS
+from vitrail.training.feeding import total_steps
+from vitrail.training.recipe_files import read_recipe
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:
@@ -24,7 +26,7 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
 def test_a_plan_adds_up() -> None:
     made = vitrail.plan("vit_b16", batch_size=1024, gpus=8, kind="h100", epochs=90, price=2.0)
     assert made.setup.local == 128
-    assert made.steps == -(-90 * SETS["imagenet"] // 1024)
+    assert made.steps == 90 * (SETS["imagenet"] // 1024)  # whole batches of each epoch
     assert made.hours == pytest.approx(made.steps * made.step.seconds / 3600)
     assert made.cost == pytest.approx(made.hours * 8 * 2.0)
     assert made.pictures_per_s == pytest.approx(1024 / made.step.seconds)
@@ -150,6 +152,9 @@ def test_help_has_an_example(capsys) -> None:
         (["--precision", "fp7"], 2, "fp7"),
         (["--price", "-1"], 1, "--price"),
         (["--memory", "0"], 1, "--memory"),
+        (["--pictures", "100"], 1, "smaller --batch-size"),
+        (["--model", "r50", "--precision", "fp8"], 1, "is for Vision Transformers"),
+        (["--model", "r50", "--optimiser", "muon"], 1, "muon needs"),
     ],
 )
 def test_wrong_input_is_one_line(arguments: list[str], code: int, words: str, capsys) -> None:
@@ -173,5 +178,72 @@ def test_devices_are_found_however_they_are_written() -> None:
         find_device("abacus")
 
 
-def test_eight_bits_are_planned_as_what_they_take_at_most() -> None:
-    assert vitrail.plan("vit_b16", precision="fp8").memory == vitrail.plan("vit_b16", precision="fast").memory
+def test_eight_bits_take_a_device_that_multiplies_them() -> None:
+    eight, fast = (vitrail.plan("vit_b16", precision=name, kind="l4") for name in ("fp8", "fast"))
+    assert eight.memory == fast.memory  # at most
+    assert eight.pictures_per_s > 1.1 * fast.pictures_per_s
+    with pytest.raises(VitrailError, match="no eight-bit products: use --precision fast"):
+        vitrail.plan("vit_b16", precision="fp8", kind="a100")
+
+
+STAGES = """
+model = "vit_ti16"
+epochs = 3
+batch_size = 100
+img_size = 64
+[[stages]]
+until = 0.75
+img_size = 32
+[[stages]]
+until = 0.5
+img_size = 48
+[[stages]]
+until = 0.9
+augmentation = {mixup = 0.0}
+"""
+
+
+def test_the_stages_of_a_recipe_are_counted_as_training_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "grows.toml").write_text(STAGES)
+    made = vitrail.plan(recipe=tmp_path / "grows.toml", pictures=1234)
+    recipe = read_recipe(tmp_path / "grows.toml", {})
+    assert made.steps == total_steps(recipe, 1234) == 36
+    assert [(stage.setup.config.img_size[0], stage.steps) for stage in made.stages] == [(48, 18), (32, 9), (64, 9)]
+    (tmp_path / "stays.toml").write_text(STAGES.partition("[[stages]]")[0])
+    alone = {size: vitrail.plan(recipe=tmp_path / "stays.toml", img_size=size, pictures=1234) for size in (32, 48, 64)}
+    seconds = {size: one.step.seconds for size, one in alone.items()}
+    assert 3600 * made.hours == pytest.approx(18 * seconds[48] + 9 * seconds[32] + 9 * seconds[64])
+    assert made.memory == alone[64].memory  # the fullest
+    assert sum(stage["steps"] for stage in made.to_json()["stages"]) == 36
+
+
+def test_a_recipe_that_counts_its_steps_is_planned_with_those() -> None:
+    assert vitrail.plan(recipe="finetune-paper").steps == 10_000
+    assert vitrail.plan(recipe="finetune-paper", epochs=2).steps == 2 * (SETS["imagenet"] // 512)
+
+
+def test_recorded_steps_are_planned_where_training_records_them() -> None:
+    small = vitrail.plan("vit_ti16", batch_size=128, compile=True, record=True)
+    assert small.setup.recorded
+    assert small.pictures_per_s > 1.2 * vitrail.plan("vit_ti16", batch_size=128, compile=True).pictures_per_s
+    for elsewhere in ({"gpus": 2}, {"accumulate": 2}, {"kind": "cpu"}):
+        made = vitrail.plan("vit_ti16", batch_size=128, record=True, **elsewhere)
+        assert not made.setup.recorded
+        assert "not recorded: that takes one GPU" in made.advice[-1]
+    assert vitrail.plan(recipe="cifar10-94").setup.recorded
+    assert not vitrail.plan(recipe="cifar10-94", record=False).setup.recorded
+
+
+def test_where_the_cpu_is_waited_for_the_plan_says_so_and_what_helps() -> None:
+    made = vitrail.plan("vit_ti16", batch_size=64)
+    waits, compiled, recorded = made.advice
+    assert made.step.waits_for_cpu
+    assert "waits for the CPU" in waits
+    for line, flags in ((compiled, {"compile": True}), (recorded, {"compile": True, "record": True})):
+        other = vitrail.plan("vit_ti16", batch_size=64, **flags)
+        assert f"{other.pictures_per_s / made.pictures_per_s:.1f} times the pictures a second" in line
+    made, compiled = (vitrail.plan("vit_l16", batch_size=256, compile=way) for way in (False, True))
+    gain = compiled.pictures_per_s / made.pictures_per_s - 1
+    assert made.advice == (f"--compile: {gain:.0%} more pictures a second",)
+    assert not any("CPU" in line for line in vitrail.plan("vit_h14", batch_size=64).advice)
+    assert not any("CPU" in line for line in vitrail.plan("vit_ti16", batch_size=2, kind="cpu").advice)

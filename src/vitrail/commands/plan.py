@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from vitrail.commands.printing import Json, print_json, print_table
 
 if TYPE_CHECKING:
+    from vitrail.speed.memory import Setup
     from vitrail.speed.plan import Plan
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -25,8 +26,9 @@ def plan(
     epochs: float | None = None,
     pictures: str = "imagenet",
     accumulate: int | None = None,
-    precision: Literal["auto", "fast", "fp32", "bf16", "bf16_residual", "fp16"] | None = None,
+    precision: Literal["auto", "fast", "fp32", "bf16", "bf16_residual", "fp16", "fp8"] | None = None,
     compile: bool | None = None,
+    record: bool | None = None,
     optimiser: Literal["adamw", "adam", "sgd", "lion", "muon"] | None = None,
     ema: bool | None = None,
     shard: Flag = False,
@@ -64,6 +66,8 @@ def plan(
         of an epoch: a number, or cifar10, imagenet, imagenet21k, jft300m
     accumulate
         parts of a batch that go through the model one after the other
+    record
+        the whole step is recorded on one GPU and replayed, so that no kernel waits to be started
     ema
         with an average of the weights
     shard
@@ -97,6 +101,7 @@ def plan(
         accumulate=accumulate,
         precision=precision,
         compile=compile,
+        record=record,
         optimiser=optimiser,
         ema=ema,
         shard=shard,
@@ -116,10 +121,10 @@ def plan(
 
 def _print(made: Plan) -> None:
     setup, gib = made.setup, 2**30
-    h, w = setup.config.img_size
-    how = f"{setup.precision}, {'compiled' if made.compiled else 'eager'}, {setup.optimiser}"
-    how += ", EMA" * setup.ema + ", sharded" * setup.shard + ", activations computed again" * setup.checkpointing
-    print(f"{made.model} at {h} x {w} on {setup.devices} x {made.device.title}: {how}")
+    how = f"{setup.precision}, {'compiled' if made.compiled else 'eager'}{', recorded' * setup.recorded}"
+    how += f", {setup.optimiser}" + ", EMA" * setup.ema + ", sharded" * setup.shard
+    how += ", activations computed again" * setup.checkpointing
+    print(f"{made.model} at {_size(setup)} on {setup.devices} x {made.device.title}: {how}")
     parts = f" in {setup.accumulate} parts" if setup.accumulate > 1 else ""
     print(f"batch {setup.batch:,}: {setup.local:,} pictures on each device{parts}\n")
     rows = [["memory of each device", "GiB"]]
@@ -131,25 +136,35 @@ def _print(made: Plan) -> None:
     print_table(rows, right={1})
     most = f"the largest batch is {made.largest:,}" if made.largest else "no batch fits"
     print(f"\nit {'fits' if made.fits else 'does not fit'}; {most}")
-    origin = (
-        "measured here"
-        if made.measured
-        else "predicted"
-        if made.certain
-        else "predicted as if it were a ViT on an H200"
-    )
-    print(f"{made.pictures_per_s:,.0f} pictures/s, {1e3 * made.step.seconds:,.1f} ms a step ({origin};", end=" ")
+    _print_time(made)
+    for line in made.advice:
+        print(f"- {line}")
+
+
+def _print_time(made: Plan) -> None:
+    setup, step = made.setup, made.step
+    origin = "predicted" if made.certain else "predicted as if it were a ViT on an H200"
+    origin = "measured here" if made.measured else origin
+    print(f"{made.pictures_per_s:,.0f} pictures/s, {1e3 * step.seconds:,.1f} ms a step ({origin};", end=" ")
     print(f"{made.reached:.0%} of the peak)")
     if setup.devices > 1:
-        step = made.step
         print(f"exchange {1e3 * step.exchange:,.1f} ms a step, of which {1e3 * step.waiting:,.1f} ms are waited for")
-    days = made.hours / 24
-    time = f"{days:,.1f} days" if days >= 2 else f"{made.hours:,.1f} hours" if made.hours >= 1 else (
-        f"{60 * made.hours:,.1f} minutes"
-    )  # fmt: skip
+    if len(made.stages) > 1:
+        each = (f"{one.steps:,} steps of {1e3 * one.step.seconds:,.1f} ms at {_size(one.setup)}" for one in made.stages)
+        print(", ".join(each))
     cost = ""
     if made.cost is not None:
         cost = f", {made.cost:,.{0 if made.cost >= 100 else 2}f} dollars at {made.price:.2f} for a device and hour"
-    print(f"{made.epochs:g} epochs of {made.pictures:,} pictures: {made.steps:,} steps, {time}{cost}")
-    for line in made.advice:
-        print(f"- {line}")
+    print(f"{made.epochs:.4g} epochs of {made.pictures:,} pictures: {made.steps:,} steps, {_time(made.hours)}{cost}")
+
+
+def _size(setup: Setup) -> str:
+    height, width = setup.config.img_size
+    return f"{height} x {width}"
+
+
+def _time(hours: float) -> str:
+    for unit, name, least in ((24, "days", 2), (1, "hours", 1), (1 / 60, "minutes", 2)):
+        if hours / unit >= least:
+            return f"{hours / unit:,.1f} {name}"
+    return f"{3600 * hours:,.1f} seconds"

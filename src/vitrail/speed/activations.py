@@ -15,8 +15,8 @@ from vitrail.model.kernel_sizes import SHORT, SHORT_WIDTHS, is_large
 from vitrail.model.walk import walk
 from vitrail.speed.maps import kept_of_maps
 
-Precision = Literal["fp32", "bf16", "bf16_residual", "fp16"]
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16_residual", "fp16")
+Precision = Literal["fp32", "bf16", "bf16_residual", "fp16", "fp8"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "bf16_residual", "fp16", "fp8")
 FULL = 4  # bytes of a float32
 
 
@@ -31,13 +31,13 @@ class Kept:
 
 
 def size_of(precision: Precision) -> int:
-    """Bytes of a number inside the blocks."""
+    """Bytes of a number inside the blocks; eight bits, which some of them have, are counted as sixteen."""
     return 4 if precision == "fp32" else 2
 
 
 def stream_of(precision: Precision) -> int:
     """Bytes of a number of the residual stream, between the blocks."""
-    return 2 if precision == "bf16_residual" else FULL
+    return 2 if precision in ("bf16_residual", "fp8") else FULL
 
 
 def _out_of_block(config: ViTConfig, precision: Precision) -> int:

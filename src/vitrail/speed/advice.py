@@ -9,17 +9,27 @@ from vitrail.speed.efficiency import efficiency_of
 from vitrail.speed.hardware import DEVICES, GIB, Device
 from vitrail.speed.memory import USABLE, Setup, largest_part, memory_of
 from vitrail.speed.timing import Step, step_of
+from vitrail.training.recipe import Recipe, leaves_patches_out
 
 SLOW = 0.1  # of a step's time that waiting may take without a word
+LEAST_GAIN = 0.05  # of pictures a second, for which a flag has its line
 
 
 def advise(
-    setup: Setup, device: Device, room: float, step: Step, *, compiled: bool, is_measured: bool
+    setup: Setup,
+    device: Device,
+    room: float,
+    step: Step,
+    *,
+    compiled: bool,
+    is_measured: bool,
+    recordable: bool,
 ) -> tuple[str, ...]:
     """Lines for the user, the cheapest change first."""
     if memory_of(setup).peak > room:
         return tuple(_to_fit(setup, device, room))
-    return tuple(_to_hurry(setup, device, step, compiled=compiled, is_measured=is_measured))
+    found = [] if is_measured else _to_start(setup, device, step, compiled=compiled, recordable=recordable)
+    return (*found, *_to_hurry(setup, device, step))
 
 
 def _to_fit(setup: Setup, device: Device, room: float) -> list[str]:
@@ -59,13 +69,31 @@ def _to_spread(setup: Setup, room: float) -> list[str]:
     return found
 
 
-def _to_hurry(setup: Setup, device: Device, step: Step, *, compiled: bool, is_measured: bool) -> list[str]:
+def _to_start(setup: Setup, device: Device, step: Step, *, compiled: bool, recordable: bool) -> list[str]:
+    """What has fewer kernels to start, or none."""
     found = []
-    if not compiled and not is_measured:
-        quicker = step_of(setup, device, efficiency_of(device.name, True), device.network)
+    if step.waits_for_cpu and device.is_gpu:
+        took = f"{1e3 * step.starting:,.0f} ms"
+        found.append(f"a step waits for the CPU, which takes {took} to start its kernels: another CPU, another time")
+    ways = [] if compiled else [("--compile", setup)]
+    if recordable and not setup.recorded:
+        ways.append(("--record" if compiled else "--compile --record", replace(setup, recorded=True, kernels=True)))
+    gained = 0.0
+    for flags, other in ways:
+        quicker = step_of(other, device, efficiency_of(device.name, True), device.network)
         gain = step.seconds / quicker.seconds - 1
-        if gain > 0.05:
-            found.append(f"--compile: {gain:.0%} more pictures a second")
+        if gain > gained + LEAST_GAIN:
+            found.append(f"{flags}: {_more(gain)} pictures a second")
+            gained = gain
+    return found
+
+
+def _more(gain: float) -> str:
+    return f"{gain:.0%} more" if gain < 1 else f"{1 + gain:.1f} times the"
+
+
+def _to_hurry(setup: Setup, device: Device, step: Step) -> list[str]:
+    found = []
     if step.waiting > SLOW * step.seconds:
         words = f"{step.waiting / step.seconds:.0%} of a step is waiting for other devices"
         found.append(f"{words}: a larger --batch-size, fewer devices, or a faster --network")
@@ -92,3 +120,18 @@ def _parts_that_fit(setup: Setup, room: float) -> int:
             return parts
         parts *= 2
     return 0
+
+
+def not_counted(recipe: Recipe, *, is_measured: bool, unrecorded: bool) -> list[str]:
+    """What a recipe has that a plan does not know; `unrecorded`: it asks for recorded steps and does not get them."""
+    there = [
+        (unrecorded and is_measured, "recorded steps, which are quicker"),
+        (is_measured and any(stage.img_size for stage in recipe.stages), "stages with pictures of other sizes"),
+        (leaves_patches_out(recipe), "patches that are left out, which is quicker and takes less memory"),
+        (bool(recipe.distillation.teacher), "the teacher, which computes and needs memory too"),
+        (recipe.optimiser.sam > 0, "sharpness-aware steps, which take twice as long"),
+    ]
+    found = [f"not counted: {words}" for is_so, words in there if is_so]
+    if unrecorded and not is_measured:
+        found.append("steps are not recorded: that takes one GPU, batches in one part, and no sam")
+    return found

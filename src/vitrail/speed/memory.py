@@ -29,6 +29,7 @@ class Setup:
     shard: bool = False
     checkpointing: bool = False
     kernels: bool = True  # of our own, in half precision: a GPU has them, where it has enough to do
+    recorded: bool = False  # the whole step is replayed as one graph, so that no kernel waits to be started
 
     def __post_init__(self) -> None:
         for name, value in (("batch-size", self.batch), ("gpus", self.devices), ("accumulate", self.accumulate)):
@@ -39,6 +40,10 @@ class Setup:
             raise VitrailError(f"a batch of {self.batch} cannot be spread over {parts}: give a larger --batch-size")
         if self.checkpointing and isinstance(self.config, ResNetConfig):
             raise VitrailError("a ResNet has no blocks that are computed again: leave --checkpointing and --shard out")
+        if self.precision in ("bf16_residual", "fp8") and isinstance(self.config, ResNetConfig):
+            raise VitrailError(f"precision {self.precision} is for Vision Transformers: use bf16")
+        if self.optimiser == "muon" and isinstance(self.config, ResNetConfig):
+            raise VitrailError("muon needs a model with blocks, a Vision Transformer: choose another optimiser")
 
     @property
     def local(self) -> int:

@@ -11,13 +11,14 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.walk import flops, parameters, tokens
 from vitrail.model.zoo import configure, find
-from vitrail.speed.activations import PRECISIONS, has_kernels
-from vitrail.speed.advice import advise
+from vitrail.speed.activations import PRECISIONS, Precision
+from vitrail.speed.advice import advise, not_counted
 from vitrail.speed.efficiency import efficiency_of
 from vitrail.speed.hardware import GIB, Device, find_device
 from vitrail.speed.memory import USABLE, Memory, Setup, largest_part, memory_of
-from vitrail.speed.timing import Step, step_of, training_flops, with_exchange
-from vitrail.training.recipe import Recipe, leaves_patches_out
+from vitrail.speed.stages import PlannedStage, resized, sizes_of
+from vitrail.speed.timing import Step, can_be_recorded, step_of, training_flops, with_exchange
+from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import read_recipe
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ class Plan:
     """What a training needs."""
 
     model: str
-    setup: Setup
+    setup: Setup  # this and the next lines: of the stage that needs most memory
     compiled: bool
     device: Device
     memory: Memory
     largest: int  # batch of all devices together that fits; 0: none
     step: Step
+    stages: tuple[PlannedStage, ...]  # in their order; one, but for recipes whose pictures grow
     epochs: float
     pictures: int
     price: float | None  # of a device, an hour
@@ -60,11 +62,11 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        return math.ceil(self.epochs * self.pictures / self.setup.batch)
+        return sum(stage.steps for stage in self.stages)
 
     @property
     def hours(self) -> float:
-        return self.steps * self.step.seconds / 3600
+        return sum(stage.steps * stage.step.seconds for stage in self.stages) / 3600
 
     @property
     def cost(self) -> float | None:
@@ -94,7 +96,16 @@ class Plan:
             "memory": {**asdict(self.memory), "peak": self.memory.peak, "room": round(self.room)},
             "fits": self.fits,
             "largest_batch": self.largest,
-            "step": {**asdict(self.step), "seconds": self.step.seconds},
+            "step": {**asdict(self.step), "seconds": self.step.seconds, "waits_for_cpu": self.step.waits_for_cpu},
+            "stages": [
+                {
+                    "img_size": list(stage.setup.config.img_size),
+                    "steps": stage.steps,
+                    "seconds": stage.step.seconds,
+                    "peak": stage.memory.peak,
+                }
+                for stage in self.stages
+            ],
             "pictures_per_s": self.pictures_per_s,
             "of_peak": self.reached,
             "measured_kind": self.certain,
@@ -125,6 +136,7 @@ def plan(
     accumulate: int | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    record: bool | None = None,
     optimiser: str | None = None,
     ema: bool | None = None,
     shard: bool = False,
@@ -173,44 +185,56 @@ def plan(
         measured, where = measure_here(setup, compiled=compiled, device=device)
     else:
         where = find_device(kind or "h200")
-        if setup.precision.startswith("bf16") and not where.bfloat16:
-            setup = replace(setup, precision="fp16")
-    setup = replace(setup, kernels=where.is_gpu and has_kernels(config, setup.part))
+        setup = replace(setup, precision=_multiplied(setup.precision, where))
     where = replace(where, memory=memory or where.memory, network=network or where.network)
+    recordable = measured is None and can_be_recorded(setup, where) and not base.optimiser.sam
+    recorded = base.record if record is None else record
+    setup = replace(setup, recorded=recorded and recordable)
     efficiency = efficiency_of(where.name, compiled)
-    if measured is None:
-        step = step_of(setup, where, efficiency, where.network)
-    else:
-        step = with_exchange(setup, measured.seconds_for(setup), where, where.network)
+    if setup.batch > count:
+        raise VitrailError(f"a batch of {setup.batch} is larger than the {count} pictures: give a smaller --batch-size")
+    length, steps = _length(base, epochs, count, setup.batch)
+    sizes = sizes_of(base, config.img_size, steps) if measured is None else {config.img_size: steps}
+    stages = []
+    for size, times in sizes.items():
+        there = resized(setup, size, where)
+        if measured is None:
+            step = step_of(there, where, efficiency, where.network)
+        else:
+            step = with_exchange(there, measured.seconds_for(there), where, where.network)
+        stages.append(PlannedStage(there, times, memory_of(there), step))
+    fullest = max(stages, key=lambda stage: stage.memory.peak)
     room = USABLE * where.memory * GIB
     made = Plan(
         model=name,
-        setup=setup,
+        setup=fullest.setup,
         compiled=compiled,
         device=where,
-        memory=memory_of(setup),
-        largest=largest_part(setup, room) * setup.devices * setup.accumulate,
-        step=step,
-        epochs=base.epochs if epochs is None else epochs,
+        memory=fullest.memory,
+        largest=largest_part(fullest.setup, room) * setup.devices * setup.accumulate,
+        step=fullest.step,
+        stages=tuple(stages),
+        epochs=length,
         pictures=count,
         price=price if price is not None else (where.price or None),
         certain=measured is not None or (efficiency.measured and _is_plain(config)),
         advice=(),
         measured=measured,
     )
-    advice = advise(setup, where, room, step, compiled=compiled, is_measured=measured is not None)
-    return replace(made, advice=(*advice, *_not_counted(base)))
+    is_measured = measured is not None
+    lines = advise(
+        fullest.setup, where, room, fullest.step, compiled=compiled, is_measured=is_measured, recordable=recordable
+    )
+    unknown = not_counted(base, is_measured=is_measured, unrecorded=recorded and not recordable)
+    return replace(made, advice=(*lines, *unknown))
 
 
-def _not_counted(recipe: Recipe) -> list[str]:
-    """What a recipe has that a plan does not know."""
-    there = [
-        (any(stage.img_size for stage in recipe.stages), "stages with smaller pictures, which are quicker"),
-        (leaves_patches_out(recipe), "patches that are left out, which is quicker and takes less memory"),
-        (bool(recipe.distillation.teacher), "the teacher, which computes and needs memory too"),
-        (recipe.optimiser.sam > 0, "sharpness-aware steps, which take twice as long"),
-    ]
-    return [f"not counted: {words}" for is_so, words in there if is_so]
+def _length(recipe: Recipe, epochs: float | None, pictures: int, batch: int) -> tuple[float, int]:
+    """Epochs and steps, as training counts them: of an epoch, whole batches alone."""
+    if epochs is None and recipe.steps is not None:
+        return recipe.steps * batch / pictures, recipe.steps
+    wanted = recipe.epochs if epochs is None else epochs
+    return wanted, max(1, round(wanted * (pictures // batch)))
 
 
 def _configured(
@@ -247,9 +271,8 @@ def _pictures(given: int | str) -> int:
 
 
 def _precision(name: str, device: str | None, config: ViTConfig | ResNetConfig) -> str:
-    """What `auto` and `fast` are on the device that is planned for, or measured; `fp8` takes no more than `fast`."""
-    name = "bf16_residual" if name == "fp8" else name
-    chosen = {"auto": "bf16", "fast": "bf16_residual"}
+    """What `auto` and `fast` are on the device that is planned for, or measured."""
+    chosen = {"auto": "bf16", "fast": "bf16_residual" if isinstance(config, ViTConfig) else "bf16"}
     known = (*chosen, *PRECISIONS)
     if name not in known:
         raise VitrailError(f"precision {name!r} is not known: choose from {', '.join(known)}")
@@ -259,3 +282,10 @@ def _precision(name: str, device: str | None, config: ViTConfig | ResNetConfig) 
     from vitrail.training.precision import choose_precision
 
     return choose_precision(name, choose_device(device), config)
+
+
+def _multiplied(precision: Precision, device: Device) -> Precision:
+    """What a kind of device trains in, when it is asked for these numbers."""
+    if precision == "fp8" and not device.eight_bits:
+        raise VitrailError(f"{device.title} has no eight-bit products: use --precision fast, which is quicker there")
+    return "fp16" if precision.startswith("bf16") and not device.bfloat16 else precision
