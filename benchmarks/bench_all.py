@@ -46,7 +46,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "small": [
         {"model": "vit_b16", "modes": ["train"], "batch_sizes": [64], "precisions": ["fast"], "img_size": 384, **TIMM},
-        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["bf16"], **TIMM},
+        {"model": "vit_b16", "modes": ["train"], "batch_sizes": [256], "precisions": ["bf16"], **TIMM,
+         "ways": ["compiled", "graphs"]},
         {"model": "vit_s16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM},
         {"model": "vit_ti16", "modes": ["train"], "batch_sizes": [512], "precisions": ["fast"], **TIMM,
          "ways": ["compiled", "graphs"]},

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from vitrail.model.config import ViTConfig
 from vitrail.model.devices import cpu_multiplies_bf16, half_on_gpu, is_hopper, kernel_type
 from vitrail.model.fp8_training import linear, linear_as_ever, reach_after, trains_in_eight_bits
+from vitrail.model.halves import trained_weight
 from vitrail.model.kernel_sizes import MID, MID_WIDTHS, SHORT, SHORT_WIDTHS, SINGLE, SINGLE_HEADS, TRAINED_WIDTHS
 from vitrail.model.layers import Mlp, make_dropout, make_norm
 from vitrail.model.positions import rotate
@@ -113,7 +114,7 @@ class Attention(nn.Module):
         return self._project(x, bare, None if dropout else self._largest_value(reach))
 
     def _project(self, x: Tensor, bare: bool, largest: Tensor | None) -> Tensor:
-        return F.linear(x, self.proj.weight) if bare else self.proj_drop(linear(self.proj, x, largest))
+        return F.linear(x, trained_weight(self.proj)) if bare else self.proj_drop(linear(self.proj, x, largest))
 
     def can_be_bare(self, x: Tensor) -> bool:
         """Whether the projection's bias can be left to a norm that follows: where kernels of our own train."""
@@ -172,7 +173,7 @@ class Attention(nn.Module):
             from vitrail.model.kernels.eight_bit_attention import AttentionInEightBits
 
             return AttentionInEightBits.apply(x.to(kind), self.qkv.weight, self.qkv.bias, reach, *rest)
-        return PackedAttention.apply(x.to(kind), self.qkv.weight, self.qkv.bias, *rest)
+        return PackedAttention.apply(x.to(kind), trained_weight(self.qkv), self.qkv.bias, *rest)
 
 
 def attend_by_products(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitrail.model.devices import HAS_TRITON, multiplies_eight_bits
+from vitrail.model.halves import has_half, trained_weight
 
 TOKEN, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 FEWEST = 1024  # tokens: of fewer, products are too short to gain by it
@@ -88,14 +89,16 @@ def rounded(x: Tensor, scale: Tensor, kind: torch.dtype) -> Tensor:
     return (x.float() * scale).clamp(-most, most).to(kind)
 
 
-def linear(module: nn.Linear, x: Tensor, largest: Tensor | None) -> Tensor:
+def linear(module: nn.Linear, x: Tensor, largest: Tensor | None = None) -> Tensor:
     """A linear map of numbers that do not exceed `largest`, if that is known."""
+    if has_half(module):
+        return F.linear(x, trained_weight(module), module.bias)
     return module(x, largest) if isinstance(module, EightBitLinear) else module(x)
 
 
 def linear_as_ever(module: nn.Linear, x: Tensor) -> Tensor:
     """The same without eight bits, where gradients are mostly zeros: there they cost more than they save."""
-    return F.linear(x, module.weight, module.bias) if isinstance(module, EightBitLinear) else module(x)
+    return F.linear(x, module.weight, module.bias) if isinstance(module, EightBitLinear) else linear(module, x)
 
 
 def foretold(norm: nn.Module, branch: nn.Module) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from vitrail.errors import ConfigError
 from vitrail.model.config import Activation, ViTConfig
 from vitrail.model.devices import half_on_gpu, kernel_type
 from vitrail.model.fp8_training import MlpInEightBits, kind_of, linear, trains_in_eight_bits
+from vitrail.model.halves import trained_weight
 
 WIDEST_NORM = 4096  # channels that one program of a kernel holds
 
@@ -215,12 +216,12 @@ class Mlp(nn.Module):
         if self.training and self._is_plain and (kind := kernel_type(x)) is not None:
             from vitrail.model.kernels.fused_mlp import FusedMlp
 
-            layers = self.fc1.weight, self.fc1.bias, self.fc2.weight, None if bare else self.fc2.bias
-            return FusedMlp.apply(x.to(kind), *layers)
+            first = trained_weight(self.fc1), self.fc1.bias
+            return FusedMlp.apply(x.to(kind), *first, trained_weight(self.fc2), None if bare else self.fc2.bias)
         if self._is_served_in_half(x):
             product = linear_gelu if torch.compiler.is_dynamo_compiling() else _linear_gelu
             return self.fc2(product(x, self.fc1.weight, self.fc1.bias))
-        return self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+        return self.drop2(linear(self.fc2, self.drop1(self.act(linear(self.fc1, x)))))
 
     def can_be_bare(self, x: Tensor) -> bool:
         """Whether its last bias can be left to a norm that follows: where a kernel trains it."""
@@ -253,7 +254,7 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor, reach: Tensor | None = None) -> Tensor:
         """`reach`: how long a token can be, if that is known."""
         gate, value = linear(self.fc1, x, reach).chunk(2, dim=-1)
-        return self.drop2(self.fc2(self.drop1(F.silu(gate) * value)))
+        return self.drop2(linear(self.fc2, self.drop1(F.silu(gate) * value)))
 
 
 def twin(module: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ from vitrail.model.zoo import create
 from vitrail.pictures import Preprocessing
 from vitrail.speed.memory import Setup
 from vitrail.speed.rates import synchronise
-from vitrail.training.assembly import fuse_passes
+from vitrail.training.assembly import fuse_passes, halves_for
 from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.compiling import compile_or_say_why
 from vitrail.training.ema import Ema
@@ -89,6 +89,7 @@ def stepper(setup: Setup, device: torch.device, *, compiled: bool) -> Iterator[S
     labels = torch.arange(size, device=device) % config.num_classes
     pixels = torch.randint(0, 256, (size, config.in_chans, *config.img_size), dtype=torch.uint8, device=device)
     batch = Batch(torch.arange(size, device=device), pixels, labels)
+    halves = halves_for(recipe, model, world, precision)
     objective = Classification(make_loss(Loss(), config.num_classes, None, False), config.num_classes,
                                multi_label=False)  # fmt: skip
     if compiled:
@@ -108,7 +109,7 @@ def stepper(setup: Setup, device: torch.device, *, compiled: bool) -> Iterator[S
             recipe=recipe,
             plain=model,
             model=model,
-            optimiser=make_optimiser(parameter_groups(model, recipe.optimiser), recipe.optimiser),
+            optimiser=make_optimiser(parameter_groups(model, recipe.optimiser), recipe.optimiser, halves),
             objective=objective,
             schedule=make_schedule(recipe.schedule, _MANY, _MANY),
             make_loader=no_more,
@@ -122,6 +123,7 @@ def stepper(setup: Setup, device: torch.device, *, compiled: bool) -> Iterator[S
             stop=StopRequest(),
             ema=Ema(model, recipe.ema) if setup.ema else None,
             accumulate=setup.accumulate,
+            halves=halves,
         )
         if compiled:
             fuse_passes(trainer)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.classifier import Classifier
+from vitrail.model.halves import Halves, are_used
 from vitrail.model.vit import ViT
 from vitrail.training.checkpoints import Checkpoints
 from vitrail.training.compiling import compile_or_say_why, fused
@@ -68,15 +69,17 @@ def make_trainer(
     total, steps = feeding.total_steps, feeding.schedule.steps_per_epoch
     precision = Precision(choose_precision(recipe.precision, world.device, model.config), world.device)
     precision.prepare(model)
+    groups = parameter_groups(model, recipe.optimiser)  # freezes, which all that follows must know
+    halves = Halves() if sharded else halves_for(recipe, model, world, precision)
     reason = _compile(plan, world, precision, sharded) if recipe.compile else None
     if sharded:
         shard(model, world)
-    groups = parameter_groups(model, recipe.optimiser)  # freezes, which copies must know when they are made
+        groups = parameter_groups(model, recipe.optimiser)  # of what each process holds
     trainer = Trainer(
         recipe=recipe,
         plain=model,
         model=model if sharded else replicate(model, world),
-        optimiser=make_optimiser(groups, recipe.optimiser),
+        optimiser=make_optimiser(groups, recipe.optimiser, halves),
         objective=plan.objective,
         schedule=make_schedule(recipe.schedule, total, steps),
         make_loader=partial(_loader, feeding, model),
@@ -90,10 +93,20 @@ def make_trainer(
         stop=stop,
         ema=Ema(model, recipe.ema) if recipe.ema > 0 else None,
         accumulate=recipe.accumulate,
+        halves=halves,
     )
     if recipe.compile and reason is None and not sharded:
         fuse_passes(trainer)
     return trainer, reason
+
+
+def halves_for(recipe: Recipe, model: nn.Module, world: World, precision: Precision) -> Halves:
+    """Where a step has one gradient of each weight, and AdamW's kernel: those of parts are added up in float32."""
+    optimiser = recipe.optimiser
+    is_one = world.size == 1 and recipe.accumulate == 1 and optimiser.sam == 0
+    if not (is_one and optimiser.name == "adamw" and are_used(world.device, precision.name)):
+        return Halves()
+    return Halves(module.blocks for module in model.modules() if isinstance(module, ViT))
 
 
 def fuse_passes(trainer: Trainer) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vitrail.data.augmentation.draws import mixed
 from vitrail.data.batch import Batch
 from vitrail.errors import ShortMemoryError, VitrailError
+from vitrail.model.halves import Halves
 from vitrail.pictures import Preprocessing
 from vitrail.training import sam
 from vitrail.training.checkpoints import Checkpoints
@@ -57,6 +58,7 @@ class Trainer:
     ema: Ema | None = None
     progress: Progress = field(default_factory=Progress)
     accumulate: int = 1
+    halves: Halves = field(default_factory=Halves)  # of some weights, which the optimiser writes
 
     def __post_init__(self) -> None:
         device = self.world.device
@@ -91,6 +93,7 @@ class Trainer:
             self.watch.pause()
         self.save()
         self.checkpoints.wait()
+        self.halves.release()
 
     def _one(self, batch: Batch, preprocessing: Preprocessing) -> None:
         self.note_bad(batch)
@@ -148,7 +151,7 @@ class Trainer:
             self.optimiser.zero_grad(set_to_none=True)
             loss, right = self._gradients_that_fit(inputs, targets)
             sam.descend(parameters, moved)
-        norm = self.precision.unscaled_norm(parameters, self.recipe.optimiser.clip)
+        norm = self.precision.unscaled_norm(parameters, self.recipe.optimiser.clip, self.halves)
         ok = torch.isfinite(norm)  # it is not where any process's loss is not, and all have the same
         step(self.optimiser, ok, self.factor)
         self.precision.update(ok)
@@ -174,6 +177,7 @@ class Trainer:
                     hint = "choose a larger --accumulate, a smaller --batch-size or a smaller model"
                     raise ShortMemoryError(f"the memory of {self.world.device} is too small: {hint}") from error
             self.optimiser.zero_grad(set_to_none=True)
+            self.halves.release()  # gradients of parts are added up in float32
             if self.world.device.type == "cuda":
                 torch.cuda.empty_cache()
             self.accumulate *= 2
@@ -304,6 +308,7 @@ class Trainer:
             if self.ema is not None:
                 self.ema.load(_below(tensors, "ema."))
             self.precision.load(tensors)
+            self.halves.refresh()
         self.sums.copy_(own_sums(plain["sums"], self.world))
         self.progress = Progress(**plain["progress"])
         return True

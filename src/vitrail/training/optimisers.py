@@ -10,25 +10,32 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from vitrail.errors import WeightsError
+from vitrail.model.halves import Halves
+from vitrail.training.adamw import AdamW
 from vitrail.training.lion import Lion
 from vitrail.training.muon import Muon
 from vitrail.training.recipe import Optimiser
 from vitrail.training.skipping import local
 
 
-def make_optimiser(groups: list[dict[str, Any]], optimiser: Optimiser) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, for the groups of `parameter_groups`. Its state is whole before the first step."""
-    made = _make(groups, optimiser)
+def make_optimiser(
+    groups: list[dict[str, Any]], optimiser: Optimiser, halves: Halves | None = None
+) -> torch.optim.Optimizer:
+    """The optimiser of a recipe, for the groups of `parameter_groups`. Its state is whole before the first step.
+    `halves`, which AdamW alone takes, are of some of the weights."""
+    made = _make(groups, optimiser, halves)
     for group in made.param_groups:
         for parameter in group["params"]:
             _fill_state(made, parameter)
     return made
 
 
-def _make(groups: list[dict[str, Any]], optimiser: Optimiser) -> torch.optim.Optimizer:
+def _make(groups: list[dict[str, Any]], optimiser: Optimiser, halves: Halves | None) -> torch.optim.Optimizer:
     # torch's are fused on CPU too: 3 to 6 times as fast there, the same bits for any number of threads
     lr, betas, eps = optimiser.lr, optimiser.betas, optimiser.eps
     match optimiser.name:
+        case "adamw" if halves:
+            return AdamW(groups, lr, betas, eps, optimiser.weight_decay, halves=halves)
         case "adamw":
             return torch.optim.AdamW(groups, lr, betas, eps, fused=True, capturable=_on_cuda(groups))
         case "adam":  # weight decay is part of the gradient, as in the paper's pre-training

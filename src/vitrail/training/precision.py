@@ -16,6 +16,7 @@ from vitrail.errors import VitrailError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.devices import cpu_gains_by_bf16, cpu_multiplies_bf16, multiplies_eight_bits
 from vitrail.model.fp8_training import use_eight_bits
+from vitrail.model.halves import Halves
 from vitrail.model.vit import ViT
 from vitrail.training.skipping import local
 
@@ -73,15 +74,21 @@ class Precision:
     def scaled(self, loss: Tensor) -> Tensor:
         return loss * self.scale if self.name == "fp16" else loss
 
-    def unscaled_norm(self, parameters: Sequence[Tensor], clip: float) -> Tensor:
-        """Undoes the scale, cuts the gradients off at the norm `clip` (0: not), and gives the norm they had."""
+    def unscaled_norm(self, parameters: Sequence[Tensor], clip: float, halves: Halves | None = None) -> Tensor:
+        """Undoes the scale, cuts the gradients off at the norm `clip` (0: not), and gives the norm they had.
+        `halves` have the gradients of some of the parameters."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if self.name == "fp16":
             torch._foreach_div_(local(gradients), self.scale)
         norm = nn.utils.get_total_norm(gradients)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # of all shards
+        if halves is not None and (more := halves.gradients()):
+            norm = torch.linalg.vector_norm(torch.stack([norm, *torch._foreach_norm(more, dtype=torch.float32)]))
         if clip > 0:
-            torch._foreach_mul_(local(gradients), (clip / (norm + 1e-6)).clamp(max=1.0))
+            factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(local(gradients), factor)
+            if halves is not None:
+                halves.factor = factor
         return norm
 
     def update(self, ok: Tensor) -> None:
