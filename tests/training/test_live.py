@@ -135,6 +135,20 @@ def test_time_left_is_measured_without_the_slow_start() -> None:
     assert progress.seconds_left == pytest.approx(180)
 
 
+def test_steps_that_are_to_come_take_as_long_as_their_work() -> None:
+    """Of 100 steps the last 30 compute three times as much; before them something compiles for 500 s."""
+    progress = Progress(100, 10, lambda step: step + 2 * max(0, step - 70))
+    progress.take({"kind": "train", "step": 10, "time": 1000.0})
+    progress.take({"kind": "train", "step": 60, "time": 1050.0})
+    assert progress.seconds_left == pytest.approx(10 + 90)
+    progress.take({"kind": "event", "step": 70, "time": 1060.0, "stage": True})
+    assert progress.seconds_left == pytest.approx(90)
+    progress.take({"kind": "train", "step": 71, "time": 1563.0})
+    assert progress.seconds_left == pytest.approx(87)  # by the pace of before
+    progress.take({"kind": "train", "step": 81, "time": 1623.0})
+    assert progress.seconds_left == pytest.approx(19 * 6)  # by its own
+
+
 def test_a_run_that_goes_on_knows_its_best() -> None:
     before = [
         {"kind": "train", "step": 5, "time": 1000.0, "loss": 1.0},

@@ -10,6 +10,7 @@ from vitrail.speed.hardware import Device
 from vitrail.speed.memory import Memory, Setup
 from vitrail.speed.timing import Step
 from vitrail.training.recipe import Recipe
+from vitrail.training.stages import spans
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,9 @@ class PlannedStage:
 def sizes_of(recipe: Recipe, own: tuple[int, int], steps: int) -> dict[tuple[int, int], int]:
     """How many of a training's steps are over pictures of each size, in their order; `own`: the model's."""
     found: dict[tuple[int, int], int] = {}
-    done = 0
-    stages = sorted(recipe.stages, key=lambda one: one.until)
-    ends = [(stage.img_size, round(stage.until * steps)) for stage in stages]
-    for size, end in (*ends, (None, steps)):
-        if end > done:
-            there = own if size is None else (size, size)
-            found[there] = found.get(there, 0) + end - done
-            done = end
+    for stage, first, until in spans(recipe, steps):
+        there = own if stage.img_size is None else (stage.img_size, stage.img_size)
+        found[there] = found.get(there, 0) + until - first
     return found
 
 

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitrail.model.config import ViTConfig
-from vitrail.model.walk import flops, parameters
+from vitrail.model.walk import parameters
 from vitrail.model.zoo import Config
 from vitrail.studies.plan import Plan, short, shown
 from vitrail.training.live import duration
 from vitrail.training.recipe import Recipe
+from vitrail.training.stages import work_until
 from vitrail.whole import written_whole
 
 
@@ -159,16 +159,7 @@ def deviation(scores: Sequence[float]) -> float | None:
 def training_flops(recipe: Recipe, config: Config, steps: int) -> float:
     """Forward and twice as much backward, of every picture; in stages of smaller pictures, theirs; of patches, those
     that are not left out."""
-    usual = config.patch_drop if isinstance(config, ViTConfig) else 0.0
-    done, work = 0, 0.0
-    for stage in sorted(recipe.stages, key=lambda stage: stage.until):
-        until = min(steps, round(stage.until * steps))
-        size = config.img_size if stage.img_size is None else stage.img_size
-        part = 1 - (usual if stage.patch_drop is None else stage.patch_drop)
-        work += max(0, until - done) * part * flops(config.replace(img_size=size))
-        done = max(done, until)
-    work += (steps - done) * (1 - usual) * flops(config)
-    return 3.0 * work * recipe.batch_size
+    return 3.0 * work_until(recipe, config, steps)(steps) * recipe.batch_size
 
 
 def percent(score: float, spread: float | None) -> str:

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from vitrail.classifier import Classifier
 from vitrail.model.halves import Halves, are_used
+from vitrail.model.resnet import ResNet
 from vitrail.model.vit import ViT
 from vitrail.training.checkpoints import Checkpoints
-from vitrail.training.compiling import compile_or_say_why, fused
+from vitrail.training.compiling import compile_or_say_why, fused, is_compiled
 from vitrail.training.ema import Ema
 from vitrail.training.feeding import Feeding
 from vitrail.training.groups import parameter_groups
 from vitrail.training.loop import Trainer
+from vitrail.training.manifest import list_checkpoints
 from vitrail.training.muon import Muon
 from vitrail.training.objective import Classification, Objective
 from vitrail.training.optimisers import make_optimiser
@@ -31,6 +33,7 @@ from vitrail.training.progress import count
 from vitrail.training.recipe import Recipe
 from vitrail.training.schedules import make_schedule
 from vitrail.training.spreading import replicate, shard
+from vitrail.training.stages import change_at
 from vitrail.training.stopping import StopRequest
 
 
@@ -45,8 +48,14 @@ class Plan:
     objective: Objective
 
 
-def _loader(feeding: Feeding, model: nn.Module, step: int) -> tuple[Any, Any, int]:
-    """As `Feeding.loader`; and the model leaves out as many patches as it should from this step on."""
+def _loader(
+    feeding: Feeding, model: ViT | ResNet, report: Callable[[dict[str, Any]], None], step: int
+) -> tuple[Any, Any, int]:
+    """As `Feeding.loader`; the model leaves out as many patches as it should from this step on, and a line says what
+    is another way from here on."""
+    if (change := change_at(feeding.recipe, model.config, feeding.total_steps, step)) is not None:
+        again = ", for which the model is compiled first" if change.of_shapes and is_compiled(model) else ""
+        report({"kind": "event", "step": step, "text": f"{change.words}{again}", "stage": True})
     if isinstance(model, ViT):
         asked = feeding.patch_drop(step)
         model.set_patch_drop(model.config.patch_drop if asked is None else asked)
@@ -71,7 +80,8 @@ def make_trainer(
     precision.prepare(model)
     groups = parameter_groups(model, recipe.optimiser)  # freezes, which all that follows must know
     halves = Halves() if sharded else halves_for(recipe, model, world, precision)
-    reason = _compile(plan, world, precision, sharded) if recipe.compile else None
+    at = next((found.step for found in list_checkpoints(checkpoints.folder)), 0)
+    reason = _compile(plan, world, precision, sharded, at) if recipe.compile else None
     if sharded:
         shard(model, world)
         groups = parameter_groups(model, recipe.optimiser)  # of what each process holds
@@ -82,7 +92,7 @@ def make_trainer(
         optimiser=make_optimiser(groups, recipe.optimiser, halves),
         objective=plan.objective,
         schedule=make_schedule(recipe.schedule, total, steps),
-        make_loader=partial(_loader, feeding, model),
+        make_loader=partial(_loader, feeding, model, report),
         total_steps=total,
         steps_per_epoch=steps,
         world=world,
@@ -123,11 +133,12 @@ def fuse_passes(trainer: Trainer) -> None:
             part.fuse(partial(fused, say=say))
 
 
-def _compile(plan: Plan, world: World, precision: Precision, sharded: bool) -> str | None:
-    """With inputs as those of the first step, so that it finds itself compiled."""
+def _compile(plan: Plan, world: World, precision: Precision, sharded: bool, step: int) -> str | None:
+    """With inputs as those of the first step to take, so that it finds itself compiled."""
     recipe, feeding, model = plan.recipe, plan.feeding, plan.classifier.model
     size = recipe.batch_size // recipe.accumulate // world.size
-    pictures = torch.zeros(size, model.config.in_chans, *feeding.stage(0)[0].size, device=world.device)
+    preprocessing, _ = feeding.stage(min(step, feeding.total_steps - 1))
+    pictures = torch.zeros(size, model.config.in_chans, *preprocessing.size, device=world.device)
     inputs, targets = plan.objective.example(pictures)
 
     def loss(model: nn.Module) -> Tensor:

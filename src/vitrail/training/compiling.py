@@ -41,6 +41,11 @@ def compile_or_say_why(
     return reason
 
 
+def is_compiled(model: nn.Module) -> bool:
+    """Whether this model, or its blocks."""
+    return any("forward" in vars(module) for module in model.modules())
+
+
 @contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
     """Inside, the model computes as it is written: for evaluations, whose batches have several shapes."""

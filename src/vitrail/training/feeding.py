@@ -23,8 +23,9 @@ from vitrail.data.views import View
 from vitrail.errors import DataError
 from vitrail.pictures import Preprocessing
 from vitrail.training.parallel import World
-from vitrail.training.recipe import Recipe, Stage, augmentations
+from vitrail.training.recipe import Recipe, augmentations
 from vitrail.training.schedules import warmup_of
+from vitrail.training.stages import Span, span_at
 
 PART_OF_MEMORY = 0.3  # of the device's, that pixels may take
 PART_IF_ASKED = 0.7  # the same, where the recipe asks for it
@@ -140,22 +141,21 @@ class Feeding:
 
     def stage(self, step: int) -> tuple[Preprocessing, int]:
         """How pictures are at this step, and until which."""
-        now = self._now(step)
+        now, _, until = self._now(step)
         size = self.preprocessing.size if now.img_size is None else (now.img_size, now.img_size)
-        return replace(self.preprocessing, size=size), round(now.until * self.total_steps)
+        return replace(self.preprocessing, size=size), until
 
     def patch_drop(self, step: int) -> float | None:
         """The part of the patches that this step leaves out; None: what the architecture says."""
-        return self._now(step).patch_drop
+        return self._now(step).stage.patch_drop
 
-    def _now(self, step: int) -> Stage:
-        stages = sorted(self.recipe.stages, key=lambda stage: stage.until)
-        return next((stage for stage in stages if step < round(stage.until * self.total_steps)), Stage(until=1.0))
+    def _now(self, step: int) -> Span:
+        return span_at(self.recipe, self.total_steps, step)
 
     def loader(self, step: int) -> tuple[TrainingLoader | ResidentLoader, Preprocessing, int]:
         """The loader for this step, its preprocessing, and the step from which on there is another."""
         preprocessing, until = self.stage(step)
-        plan, share = self._now(step).augmentation or self.recipe.augmentation, self.world.share
+        plan, share = self._now(step).stage.augmentation or self.recipe.augmentation, self.world.share
         if self.engine == "resident":
             device, key = self.world.device, (preprocessing, plan)
             if key not in self._residents:

@@ -35,6 +35,7 @@ from vitrail.training.recording import why_not
 from vitrail.training.reporting import ShownMistake, write_reports
 from vitrail.training.run import Run
 from vitrail.training.spreading import in_step, is_sharded, load_whole, whole_state
+from vitrail.training.stages import work_until
 from vitrail.training.stopping import StopRequest
 from vitrail.training.trackers import make_trackers
 
@@ -70,7 +71,8 @@ class Job:
         self.log = Log(run.folder, resume_at=at) if world.is_first else None
         before = read_log(run.folder) if world.is_first and resumed else []
         total, steps = self.trainer.total_steps, self.trainer.steps_per_epoch
-        self.live = Live(total, steps, title=str(run.folder), quiet=quiet or not world.is_first, before=before)
+        options: dict[str, Any] = {"title": str(run.folder), "quiet": quiet or not world.is_first, "before": before}
+        self.live = Live(total, steps, work=work_until(self.recipe, self.classifier.model.config, total), **options)
         names = trackers if world.is_first else ()
         self.trackers = make_trackers(names, run.folder, run.folder.name, resume_at=at)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
@@ -22,14 +22,16 @@ Row = Mapping[str, Any]
 class Progress:
     """How far a training is and how it does, gathered from the rows of its log."""
 
-    def __init__(self, total_steps: int, steps_per_epoch: int) -> None:
-        self.total_steps, self.steps_per_epoch = total_steps, steps_per_epoch
+    def __init__(self, total_steps: int, steps_per_epoch: int, work: Callable[[int], float] = float) -> None:
+        """`work`: what all steps before a step have to compute, in any unit."""
+        self.total_steps, self.steps_per_epoch, self.work = total_steps, steps_per_epoch, work
         self.step, self.seconds = 0, 0.0
         self.train: dict[str, Any] = {}  # the latest of each figure
         self.skipped = 0
         self.evaluations: list[dict[str, Any]] = []  # each with the loss of the training before it
         self.best: dict[str, Any] | None = None
         self._first: tuple[int, float] | None = None  # from where the speed is measured
+        self._pace: float | None = None  # seconds for a unit of work, before that
 
     def take(self, row: Row) -> None:
         self.step, self.seconds = row["step"], row.get("time") or self.seconds
@@ -42,10 +44,12 @@ class Progress:
             self.train |= known
             self.skipped += known.get("skipped_steps", 0)
             self._first = self._first or (self.step, self.seconds)  # the first steps are slow: they are not counted
+        elif row.get("stage"):  # so are those of another kind
+            self._pace, self._first = self._present_pace, None
 
     def forget_speed(self) -> None:
         """What was before a stop says nothing about the time that is left."""
-        self._first = None
+        self._pace, self._first = None, None
 
     def _evaluated(self, row: dict[str, Any]) -> None:
         self.evaluations.append(row)
@@ -54,10 +58,14 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
+        pace = self._present_pace
+        return None if pace is None else pace * max(0.0, self.work(self.total_steps) - self.work(self.step))
+
+    @property
+    def _present_pace(self) -> float | None:
         if self._first is None or self.step <= self._first[0]:
-            return None
-        each = (self.seconds - self._first[1]) / (self.step - self._first[0])
-        return each * max(0, self.total_steps - self.step)
+            return self._pace
+        return (self.seconds - self._first[1]) / (self.work(self.step) - self.work(self._first[0]))
 
     @property
     def part(self) -> float:
@@ -92,8 +100,9 @@ class Live:
         stream: TextIO | None = None,
         quiet: bool = False,
         before: Iterable[Row] = (),
+        work: Callable[[int], float] = float,
     ) -> None:
-        self.progress = Progress(total_steps, steps_per_epoch)
+        self.progress = Progress(total_steps, steps_per_epoch, work)
         for row in before:
             self.progress.take(row)
         self.progress.forget_speed()
