@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -164,6 +165,12 @@ def test_every_setting_is_a_flag_but_lists_of_tables(capsys):
                 assert f"--{prefix}{item.name}".replace("_", "-") in shown
 
     check(Recipe, "")
+
+
+def test_the_page_of_all_settings_is_what_the_code_says():
+    docs = Path(__file__).parents[2] / "docs"
+    made = runpy.run_path(str(docs / "make_recipe_page.py"))["page"]()
+    assert (docs / "recipes.md").read_text(encoding="utf-8") == made, "run docs/make_recipe_page.py"
 
 
 @pytest.mark.parametrize(

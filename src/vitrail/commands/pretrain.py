@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from vitrail.commands.data_flags import NO_FLAGS, Data
 from vitrail.commands.printing import Json
-from vitrail.commands.running import NEW_RUN, RunOptions, recipe_flags
+from vitrail.commands.running import NEW_RUN, SETTINGS, RunOptions, recipe_flags
 from vitrail.errors import VitrailError
 from vitrail.training.methods import Target
 from vitrail.training.recipe import Recipe
@@ -29,7 +29,7 @@ def pretrain(
     run: RunOptions = NEW_RUN,
     opening: Data = NO_FLAGS,
     as_json: Json = False,
-    settings: Annotated[Settings, Parameter(name="*")] = Settings(),  # noqa: B008
+    settings: Annotated[Settings, SETTINGS] = Settings(),  # noqa: B008
 ) -> int:
     """Learn without labels: an encoder to train from, to probe and to look at.
 

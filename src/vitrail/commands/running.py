@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import Group, Parameter, Token
 
 from vitrail.commands.data_flags import DataFlags
 from vitrail.commands.printing import print_json
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vitrail.training.run import Run
 
 _SHORT = ("subset",)  # settings of a table that are flags by themselves too
+SETTINGS = Parameter(name="*", group=Group("Recipe", sort_key=0))
 _SET_BY_OTHERS = ("auto_batch",)  # by --batch-size auto
 
 
@@ -81,24 +82,32 @@ NEW_RUN = RunFlags()
 
 
 def recipe_flags(kind: Any, leave_out: Collection[str]) -> Any:
-    """The settings of a recipe as flags, each of which may be left out: `--epochs`, `--optimiser.lr`."""
-    hints, made = typing.get_type_hints(kind), []
+    """The settings of a recipe as flags, each of which may be left out: `--epochs`, `--optimiser.lr`. Those of a table
+    stand together in the help, under its words."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    made: list[tuple[str, Any, Any]] = []
     for item in dataclasses.fields(kind):
-        hint = _without_none(hints[item.name])
         if item.name in (*leave_out, *_SET_BY_OTHERS):
             continue
+        told, words = typing.get_args(hints[item.name])
+        hint = _without_none(told)
         if dataclasses.is_dataclass(hint):
             table = recipe_flags(hint, ())
-            made.append((item.name, table, dataclasses.field(default_factory=table)))
-        elif typing.get_origin(hint) is dict:  # what its values are is for TOML to say
-            made.append((item.name, dict[str, str] | None, dataclasses.field(default=None)))
-        elif typing.get_origin(hint) is not tuple or typing.get_args(hint)[-1] is not Ellipsis:  # lists of tables: TOML
-            value = Annotated[int | None, Parameter(converter=_whole)] if hint is int else hint | None
-            if item.name == "batch_size":
-                value = Annotated[int | Literal["auto"] | None, Parameter(converter=_whole_or_auto)]
-            if item.name in _SHORT:  # a name with dashes is not put below the table's
-                value = Annotated[value, Parameter(name=(item.name, f"--{item.name}"))]
-            made.append((item.name, value, dataclasses.field(default=None)))
+            group = Group(words, sort_key=len(made) + 1)  # below those that are in no table
+            made.append((item.name, Annotated[table, Parameter(group=group)], dataclasses.field(default_factory=table)))
+            continue
+        parameter: dict[str, Any] = {"help": words, "negative_iterable": ""}
+        if typing.get_origin(hint) is dict:  # what its values are is for TOML to say
+            hint = dict[str, str]
+        elif typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is Ellipsis:  # lists of tables: TOML
+            continue
+        if hint is int:
+            parameter["converter"] = _whole
+        if item.name == "batch_size":
+            hint, parameter["converter"] = int | Literal["auto"], _whole_or_auto
+        if item.name in _SHORT:  # a name with dashes is not put below the table's
+            parameter["name"] = (item.name, f"--{item.name}")
+        made.append((item.name, Annotated[hint | None, Parameter(**parameter)], dataclasses.field(default=None)))
     flags = dataclasses.make_dataclass(f"{kind.__name__}Flags", made, frozen=True)
     flags.__module__ = __name__  # else cyclopts takes it for a built-in type and does not look inside
     return flags

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from vitrail.commands.data_flags import NO_FLAGS, Data
 from vitrail.commands.printing import Json
-from vitrail.commands.running import NEW_RUN, RunOptions, recipe_flags
+from vitrail.commands.running import NEW_RUN, SETTINGS, RunOptions, recipe_flags
 from vitrail.training.recipe import METHODS, Recipe
 
 Settings: Any = recipe_flags(Recipe, leave_out=METHODS)
@@ -25,7 +25,7 @@ def train(
     run: RunOptions = NEW_RUN,
     opening: Data = NO_FLAGS,
     as_json: Json = False,
-    settings: Annotated[Settings, Parameter(name="*")] = Settings(),  # noqa: B008
+    settings: Annotated[Settings, SETTINGS] = Settings(),  # noqa: B008
 ) -> int:
     """Train a model, from scratch or from another one; with no DATA, on handwritten digits.
 

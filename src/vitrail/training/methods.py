@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from vitrail.errors import ConfigError
 
@@ -15,10 +15,10 @@ Triple = tuple[float, float, float]
 class Masked:
     """The paper's masked patch prediction (appendix B.1.2)."""
 
-    target: Target = "mean-colour"  # 512 colours; 4 x 4 of them; or every pixel, by the squared error
-    mask_ratio: float = 0.5  # of the patch embeddings are corrupted, and predicted
-    replaced: float = 0.8  # of the corrupted ones: by the learned [mask] …
-    swapped: float = 0.1  # … by the embedding of another patch of the picture; the rest stay as they are
+    target: Annotated[Target, "one of 512 colours; 4 x 4 of them; or every pixel, by the squared error"] = "mean-colour"
+    mask_ratio: Annotated[float, "the part of the patch embeddings that is corrupted, and predicted"] = 0.5
+    replaced: Annotated[float, "the part of the corrupted ones that becomes the learned [mask] …"] = 0.8
+    swapped: Annotated[float, "… or another patch of the picture; the rest stay as they are"] = 0.1
 
     def __post_init__(self) -> None:
         check_ratio("masked", self.mask_ratio)
@@ -30,11 +30,11 @@ class Masked:
 class Mae:
     """The masked autoencoder (He et al. 2021)."""
 
-    mask_ratio: float = 0.75  # of the patches are hidden from the encoder, and predicted
-    decoder_dim: int = 512
-    decoder_depth: int = 8
-    decoder_heads: int = 16
-    norm_pixels: bool = True  # each patch is predicted as if its pixels had mean 0 and variance 1
+    mask_ratio: Annotated[float, "the part of the patches that the encoder does not see, and that is predicted"] = 0.75
+    decoder_dim: Annotated[int, "width of the decoder"] = 512
+    decoder_depth: Annotated[int, "its blocks"] = 8
+    decoder_heads: Annotated[int, "its heads of attention"] = 16
+    norm_pixels: Annotated[bool, "each patch is predicted as if its pixels had mean 0 and variance 1"] = True
 
     def __post_init__(self) -> None:
         check_ratio("mae", self.mask_ratio)
@@ -50,24 +50,27 @@ class Mae:
 
 @dataclass(frozen=True)
 class Dino:
-    """Self-distillation (Caron et al. 2021). Large crops are made as `augmentation` says, at the model's size; blur and
-    solarize are the chances of the first large crop, of the second, and of each small one."""
+    """Self-distillation (Caron et al. 2021). Large crops are made as `augmentation` says, at the model's size."""
 
-    local_crops: int = 8  # small ones, beside the two large ones
-    local_size: int = 96  # in pixels
-    local_scale: tuple[float, float] = (0.05, 0.4)  # of the picture's area
-    blur: Triple = (1.0, 0.1, 0.5)
-    solarize: Triple = (0.0, 0.2, 0.0)
-    out_dim: int = 65_536  # prototypes
-    hidden_dim: int = 2_048  # of the head's three layers …
-    bottleneck_dim: int = 256  # … and what the last of them leaves
-    student_temperature: float = 0.1
-    teacher_temperature: float = 0.07
-    warmup_temperature: float = 0.04  # of the teacher, at first; it rises evenly
-    warmup_temperature_epochs: float = 30.0
-    momentum: float = 0.996  # of the teacher, at first; it follows a cosine to 1
-    centre_momentum: float = 0.9
-    freeze_epochs: float = 1.0  # in which the last layer of the head stays as it is
+    local_crops: Annotated[int, "small crops, beside the two large ones"] = 8
+    local_size: Annotated[int, "their side in pixels"] = 96
+    local_scale: Annotated[tuple[float, float], "their part of the picture's area, least and most"] = (0.05, 0.4)
+    blur: Annotated[Triple, "its chance in the first large crop, in the second, and in each small one"] = (
+        1.0,
+        0.1,
+        0.5,
+    )
+    solarize: Annotated[Triple, "likewise"] = (0.0, 0.2, 0.0)
+    out_dim: Annotated[int, "prototypes that pictures are compared with"] = 65_536
+    hidden_dim: Annotated[int, "width of the head's three layers …"] = 2_048
+    bottleneck_dim: Annotated[int, "… and of what the last of them leaves"] = 256
+    student_temperature: Annotated[float, "by what its scores are divided"] = 0.1
+    teacher_temperature: Annotated[float, "by what its scores are divided"] = 0.07
+    warmup_temperature: Annotated[float, "the teacher's at first, from which it moves evenly"] = 0.04
+    warmup_temperature_epochs: Annotated[float, "for how long"] = 30.0
+    momentum: Annotated[float, "how slowly the teacher follows, at first; it goes by a cosine to 1"] = 0.996
+    centre_momentum: Annotated[float, "how slowly the mean of its scores, which is taken off, follows"] = 0.9
+    freeze_epochs: Annotated[float, "in which the last layer of the head stays as it is"] = 1.0
 
     def __post_init__(self) -> None:
         sizes = ("local_size", "out_dim", "hidden_dim", "bottleneck_dim")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from vitrail.data.augmentation.plan import Augmentation
 from vitrail.errors import ConfigError
@@ -20,49 +20,58 @@ Setting = int | float | str | bool | tuple[int, ...] | tuple[float, ...] | dict[
 class Data:
     """Which pictures are for what, and how they are fed."""
 
-    val_fraction: float = 0.1  # made by name where the source has no validation part
-    split_seed: int = 0
-    subset: float = 1.0  # the part of the training pictures that is used, of each class; validation stays the same
-    engine: Literal["auto", "workers", "resident"] = "auto"  # resident: all pixels on the device
-    workers: int | None = None  # processes that decode; None: one for each core
-    balanced: bool = False  # classes are drawn equally often
-    strict: bool = False  # an unreadable picture stops the training
+    val_fraction: Annotated[float, "the part held out for validation, by name, where the source has none"] = 0.1
+    split_seed: Annotated[int, "another one holds other pictures out"] = 0
+    subset: Annotated[float, "the part of each class's training pictures that is used; validation stays the same"] = 1.0
+    engine: Annotated[
+        Literal["auto", "workers", "resident"], "who augments: worker processes, or the device, which holds all pixels"
+    ] = "auto"
+    workers: Annotated[int | None, "processes that decode pictures; by default one for each core"] = None
+    balanced: Annotated[bool, "classes are drawn equally often"] = False
+    strict: Annotated[bool, "a picture that cannot be read stops the training"] = False
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """How pictures are fitted to the model in evaluation; None: as the model's weights were trained."""
+    """How pictures are fitted to the model in evaluation; what is left out is as the model's weights were trained."""
 
-    fit: Fit | None = None
-    crop_pct: float | None = None
-    interpolation: Interpolation | None = None
-    mean: tuple[float, float, float] | None = None
-    std: tuple[float, float, float] | None = None
+    fit: Annotated[Fit | None, "cut to the model's shape, squeezed into it, or padded"] = None
+    crop_pct: Annotated[float | None, "of fit = crop: the part of the shorter side that is kept"] = None
+    interpolation: Annotated[Interpolation | None, "by which pictures are resized"] = None
+    mean: Annotated[tuple[float, float, float] | None, "of each channel, which is taken off"] = None
+    std: Annotated[tuple[float, float, float] | None, "of each channel, by which the rest is divided"] = None
 
 
 @dataclass(frozen=True)
 class Group:
-    """A rule for parameters whose names match a pattern (`head.*`, `blocks.[0-3].*`); the last that matches holds."""
+    """A rule for parameters by their names; the last that matches holds."""
 
-    match: str
-    lr: float = 1.0  # factor
-    weight_decay: float | None = None  # None: as for the others
-    frozen: bool = False
+    match: Annotated[str, "a pattern of names: head.*, blocks.[0-3].*"]
+    lr: Annotated[float, "factor of the learning rate"] = 1.0
+    weight_decay: Annotated[float | None, "by default as for the others"] = None
+    frozen: Annotated[bool, "they stay as they are"] = False
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    name: Literal["adamw", "adam", "sgd", "lion", "muon"] = "adamw"
-    lr: float = 1e-3  # at the peak; of muon: for what is no matrix
-    muon_lr: float = 0.02  # of the matrices
-    betas: tuple[float, float] = (0.9, 0.999)
-    momentum: float = 0.9  # of sgd and muon
-    eps: float = 1e-8
-    weight_decay: float = 0.05  # not of norms, biases, tokens and positions
-    layer_decay: float = 1.0  # each block learns this factor slower than the one above it
-    clip: float = 1.0  # of the norm of all gradients; 0: none
-    sam: float = 0.0  # radius of sharpness-aware minimisation; 0: none
-    groups: tuple[Group, ...] = ()
+    """What a step does with the gradients."""
+
+    name: Annotated[Literal["adamw", "adam", "sgd", "lion", "muon"], "muon: for matrices, and AdamW for the rest"] = (
+        "adamw"
+    )
+    lr: Annotated[float, "learning rate at its peak; of muon: for what is no matrix"] = 1e-3
+    muon_lr: Annotated[float, "of muon: the learning rate of the matrices"] = 0.02
+    betas: Annotated[tuple[float, float], "of adamw, adam, lion, and muon's AdamW: how slowly their means forget"] = (
+        0.9,
+        0.999,
+    )
+    momentum: Annotated[float, "of sgd and muon"] = 0.9
+    eps: Annotated[float, "of adamw, adam, and muon's AdamW: what keeps their quotient finite"] = 1e-8
+    weight_decay: Annotated[float, "not of norms, biases, tokens and positions"] = 0.05
+    layer_decay: Annotated[float, "each block learns this factor slower than the one above it"] = 1.0
+    clip: Annotated[float, "most that the norm of all gradients may be; 0: anything"] = 1.0
+    sam: Annotated[float, "radius of sharpness-aware minimisation, which doubles the work; 0: none"] = 0.0
+    groups: Annotated[tuple[Group, ...], "rules for parameters by their names"] = ()
 
     def times(self, factor: float) -> Optimiser:
         """With all learning rates times a factor, in six digits."""
@@ -74,31 +83,39 @@ class Optimiser:
 class Schedule:
     """The learning rate over the steps: warm-up from 0, the course, the end."""
 
-    kind: Literal["cosine", "linear", "step", "rsqrt", "wsd", "constant"] = "cosine"
-    warmup_epochs: float = 0.0
-    warmup_steps: int = 0  # the two are added
-    final: float = 0.0  # factor at the end, of cosine, linear and wsd
-    step_epochs: float = 30.0  # of step: after so many epochs …
-    step_factor: float = 0.1  # … times this
-    timescale: int = 10_000  # of rsqrt, in steps
-    cooldown: float = 0.2  # of wsd and rsqrt: the last part of the steps goes down linearly
+    kind: Annotated[
+        Literal["cosine", "linear", "step", "rsqrt", "wsd", "constant"],
+        "the course; wsd: constant, with a cooldown, rsqrt: as one over the square root of the step, with a cooldown",
+    ] = "cosine"
+    warmup_epochs: Annotated[float, "in which the learning rate rises from 0 …"] = 0.0
+    warmup_steps: Annotated[int, "… and steps that are added to them"] = 0
+    final: Annotated[float, "of cosine, linear and wsd: the part of the learning rate that is left at the end"] = 0.0
+    step_epochs: Annotated[float, "of step: after so many epochs …"] = 30.0
+    step_factor: Annotated[float, "… the learning rate is multiplied by this"] = 0.1
+    timescale: Annotated[int, "of rsqrt: steps until the root begins to matter"] = 10_000
+    cooldown: Annotated[float, "of wsd and rsqrt: the last part of the steps, which goes down evenly"] = 0.2
 
 
 @dataclass(frozen=True)
 class Loss:
-    kind: Literal["auto", "cross-entropy", "binary"] = "auto"  # auto: binary for several labels to a picture
-    smoothing: float = 0.0
-    class_weights: bool = False  # rare classes count more, so that all count alike
+    """What is learned from labels."""
+
+    kind: Annotated[
+        Literal["auto", "cross-entropy", "binary"],
+        "binary: each class says yes or no by itself; auto: that where pictures have several labels",
+    ] = "auto"
+    smoothing: Annotated[float, "the part of a label that is shared by all classes"] = 0.0
+    class_weights: Annotated[bool, "rare classes count more, so that all count alike"] = False
 
 
 @dataclass(frozen=True)
 class Distillation:
     """A teacher whose answers are learned beside the labels (DeiT)."""
 
-    teacher: str = ""  # any MODEL; empty: none
-    kind: Literal["hard", "soft"] = "hard"
-    weight: float = 0.5
-    temperature: float = 1.0
+    teacher: Annotated[str, "a run, a model folder, any other MODEL; empty: none"] = ""
+    kind: Annotated[Literal["hard", "soft"], "its best guess is a label, or all its scores are learned"] = "hard"
+    weight: Annotated[float, "the teacher's part of the loss; labels have the rest"] = 0.5
+    temperature: Annotated[float, "of soft: by what logits are divided first"] = 1.0
 
 
 @dataclass(frozen=True)
@@ -106,10 +123,10 @@ class Stage:
     """Until this part of the steps, pictures are of this size (progressive resolution), so many of their patches are
     left out, or other things happen to them (no mixing at the end, say)."""
 
-    until: float
-    img_size: int | None = None  # None: the recipe's
-    patch_drop: float | None = None  # None: the architecture's
-    augmentation: Augmentation | None = None  # all of it, in place of the recipe's; None: the recipe's
+    until: Annotated[float, "the part of the steps at which it ends"]
+    img_size: Annotated[int | None, "by default the recipe's"] = None
+    patch_drop: Annotated[float | None, "by default the architecture's"] = None
+    augmentation: Annotated[Augmentation | None, "all of it, in place of the recipe's; by default the recipe's"] = None
 
     @property
     def changes_nothing(self) -> bool:
@@ -118,38 +135,49 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
-    model: str = "vit_ti16"
-    architecture: dict[str, Setting] = field(default_factory=dict)  # fields of the model's config
-    img_size: int | None = None  # None: the model's
-    whiten: bool = False  # from scratch: patches are made uncorrelated before their projection
-    epochs: float = 30.0
-    steps: int | None = None  # in place of epochs
-    batch_size: int = 256  # of all processes and accumulated parts together
+    """A training. What stands beside a field is its help on the command line and in the documentation."""
+
+    model: Annotated[str, "a name of the zoo (vitrail models)"] = "vit_ti16"
+    architecture: Annotated[
+        dict[str, Setting], "fields of the model's configuration: depth, drop_path, pool, … (docs/models.md)"
+    ] = field(default_factory=dict)
+    img_size: Annotated[int | None, "pixels of a side; by default the model's"] = None
+    whiten: Annotated[bool, "from scratch: patches are made uncorrelated before their projection"] = False
+    epochs: Annotated[float, "how often each picture is seen"] = 30.0
+    steps: Annotated[int | None, "how many batches, in place of epochs"] = None
+    batch_size: Annotated[
+        int, "pictures of a step, in all processes and accumulated parts together; auto: what fits"
+    ] = 256
     auto_batch: bool = False  # set by batch_size = "auto": the largest that fits; learning rates are for batch_size
-    accumulate: int = 1  # parts of a batch that go through the model one after the other
-    seed: int = 0
-    # auto: bf16 where the device multiplies it, else fp32; bf16_residual: the sums over the blocks too, which is faster
-    # and less exact; fast: that where auto is bf16, else fp32; fp8: bf16_residual with linear maps in eight bits
-    precision: Literal["auto", "fast", "fp32", "bf16", "bf16_residual", "fp16", "fp8"] = "auto"
-    compile: bool = False
-    record: bool = False  # on one GPU: the whole step is recorded and replayed, which makes small models faster
-    deterministic: bool = False  # bit-equal on CUDA too, at some cost
-    ema: float = 0.0  # decay of the average of the weights that is evaluated and saved beside them; 0: none
-    eval_epochs: float = 1.0
-    patience: int = 0  # evaluations without a better one after which to stop; 0: never
-    checkpoint_minutes: float = 5.0
-    keep_checkpoints: int = 2
-    data: Data = Data()
-    pixels: Pixels = Pixels()
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    optimiser: Optimiser = Optimiser()
-    schedule: Schedule = Schedule()
-    loss: Loss = Loss()
-    distillation: Distillation = Distillation()
-    stages: tuple[Stage, ...] = ()
-    masked: Masked | None = None  # these three, of which one at most: learning without labels
-    mae: Mae | None = None
-    dino: Dino | None = None
+    accumulate: Annotated[int, "parts of a batch that go through the model one after the other, for less memory"] = 1
+    seed: Annotated[int, "everything random is a function of it"] = 0
+    precision: Annotated[
+        Literal["auto", "fast", "fp32", "bf16", "bf16_residual", "fp16", "fp8"],
+        "what the model computes in; auto: bf16 where the device multiplies it, else fp32; bf16_residual: the sums "
+        "over the blocks too, faster and less exact; fast: that where auto is bf16; fp8: linear maps in eight bits too",
+    ] = "auto"
+    compile: Annotated[bool, "by torch's compiler, which takes a minute and pays in longer trainings"] = False
+    record: Annotated[bool, "on one GPU: the whole step is recorded and replayed; small models gain most"] = False
+    deterministic: Annotated[bool, "the same bits every time on a GPU too, at some cost"] = False
+    ema: Annotated[float, "decay of an average of the weights, which is then what is evaluated and saved; 0: none"] = (
+        0.0
+    )
+    eval_epochs: Annotated[float, "epochs from one evaluation to the next"] = 1.0
+    patience: Annotated[int, "evaluations without a better one after which training stops; 0: never"] = 0
+    checkpoint_minutes: Annotated[float, "from one checkpoint to the next"] = 5.0
+    keep_checkpoints: Annotated[int, "the newest ones that are kept"] = 2
+    data: Annotated[Data, "Pictures"] = Data()
+    pixels: Annotated[Pixels, "Pixels in evaluation (by default as the weights were trained)"] = Pixels()
+    augmentation: Annotated[Augmentation, "Augmentation"] = field(default_factory=Augmentation)
+    optimiser: Annotated[Optimiser, "Optimiser"] = Optimiser()
+    schedule: Annotated[Schedule, "Learning rate over the steps"] = Schedule()
+    loss: Annotated[Loss, "Loss"] = Loss()
+    distillation: Annotated[Distillation, "Teacher"] = Distillation()
+    stages: Annotated[tuple[Stage, ...], "what is different until some step"] = ()
+    # learning without labels, one of these at most
+    masked: Annotated[Masked | None, "Masked patch prediction"] = None
+    mae: Annotated[Mae | None, "Masked autoencoder"] = None
+    dino: Annotated[Dino | None, "Self-distillation"] = None
 
     @property
     def method(self) -> str | None:

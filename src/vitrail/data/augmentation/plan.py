@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vitrail.errors import ConfigError
 
@@ -24,6 +24,7 @@ Policy = Literal[
 PaddingMode = Literal["reflect", "constant"]
 Interpolation = Literal["bilinear", "bicubic"]
 Fill = Literal["mean", "noise"]
+Pair = tuple[float, float]
 _CHANCES = ("hflip", "vflip", "op_prob", "jitter_prob", "grey", "blur", "solarize", "erase", "cutout", "mix_prob")
 _CHOICES: dict[str, Any] = {
     "crop": Crop,
@@ -37,47 +38,47 @@ _CHOICES: dict[str, Any] = {
 @dataclass(frozen=True)
 class Augmentation:
     """What may happen to a training picture, in this order: crop, flip, policy, colour jitter, grey, blur, solarize,
-    erasing, cutout, mixing.
+    erasing, cutout, mixing."""
 
-    `crop`: "random-resized" (a part of `scale` of the area and of an aspect in `ratio`), "pad" (resized to cover the
-    target, padded by `padding`, a random window: the usual one for small pictures, and DeiT-III's simple random crop),
-    or "none" (as in evaluation). `policy` with `num_ops`, `magnitude` (of 10), `magnitude_std` and `op_prob` for
-    randaugment. `jitter_prob` is the probability of colour jitter, and `grey`, `blur`, `solarize` and `erase` are their
-    own; `cutout` is the side of a square, as a fraction of the picture's. `mixup` and `cutmix` are the alpha of their
-    Beta distribution; `repeats` says how often a picture comes in one batch.
-    """
-
-    crop: Crop = "random-resized"
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    padding: int = 4
-    padding_mode: PaddingMode = "reflect"
-    interpolation: Interpolation = "bicubic"
-    hflip: float = 0.5
-    alternate: bool = False  # after a first draw, a picture comes mirrored in every other epoch
-    vflip: float = 0.0
-    policy: Policy = "none"
-    num_ops: int = 2
-    magnitude: float = 9.0
-    magnitude_std: float = 0.5
-    op_prob: float = 0.5
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
-    jitter_prob: float = 1.0
-    grey: float = 0.0
-    blur: float = 0.0
-    solarize: float = 0.0
-    erase: float = 0.0
-    erase_scale: tuple[float, float] = (0.02, 1 / 3)
-    erase_ratio: tuple[float, float] = (0.3, 1 / 0.3)
-    erase_fill: Fill = "mean"
-    cutout: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    mix_prob: float = 1.0
-    repeats: int = 1
+    crop: Annotated[
+        Crop,
+        "random-resized: a random part of the picture; pad: resized to cover the target, padded, a random window (the "
+        "usual one for small pictures, and DeiT-III's simple random crop); none: as in evaluation",
+    ] = "random-resized"
+    scale: Annotated[Pair, "of random-resized: the part of the area, least and most"] = (0.08, 1.0)
+    ratio: Annotated[Pair, "of random-resized: width by height, least and most"] = (3 / 4, 4 / 3)
+    padding: Annotated[int, "of pad: pixels on every side"] = 4
+    padding_mode: Annotated[PaddingMode, "of pad: the picture's mirror image in them, or the mean colour"] = "reflect"
+    interpolation: Annotated[Interpolation, "by which crops are resized"] = "bicubic"
+    hflip: Annotated[float, "chance that left and right change places"] = 0.5
+    alternate: Annotated[
+        bool, "in place of hflip: after a first draw, a picture comes mirrored in every other epoch"
+    ] = False
+    vflip: Annotated[float, "chance that top and bottom change places"] = 0.0
+    policy: Annotated[Policy, "which operations on shape and colours are drawn from"] = "none"
+    num_ops: Annotated[int, "of randaugment: operations, one after the other"] = 2
+    magnitude: Annotated[float, "of randaugment: how much they do, of 10"] = 9.0
+    magnitude_std: Annotated[float, "of randaugment: how much that differs from one operation to the next"] = 0.5
+    op_prob: Annotated[float, "of randaugment: chance of each operation"] = 0.5
+    brightness: Annotated[float, "colour jitter: by at most this part more or less"] = 0.0
+    contrast: Annotated[float, "likewise"] = 0.0
+    saturation: Annotated[float, "likewise"] = 0.0
+    hue: Annotated[float, "by at most this part of the circle of colours, up to 0.5"] = 0.0
+    jitter_prob: Annotated[float, "chance of these four, which come in random order"] = 1.0
+    grey: Annotated[float, "chance that colours are lost"] = 0.0
+    blur: Annotated[float, "chance of a Gaussian of 0.1 to 2 pixels"] = 0.0
+    solarize: Annotated[float, "chance that pixels from the middle level on are inverted"] = 0.0
+    erase: Annotated[float, "chance that a rectangle is erased"] = 0.0
+    erase_scale: Annotated[Pair, "its part of the area, least and most"] = (0.02, 1 / 3)
+    erase_ratio: Annotated[Pair, "its height by its width, least and most"] = (0.3, 1 / 0.3)
+    erase_fill: Annotated[Fill, "with the mean of all pictures, or with noise"] = "mean"
+    cutout: Annotated[float, "side of a square that is taken out anywhere, as a part of the picture's; 0: none"] = 0.0
+    mixup: Annotated[float, "alpha of mixup, where two pictures shine through one another; 0: none"] = 0.0
+    cutmix: Annotated[float, "alpha of CutMix, where a box is another picture's; 0: none; with mixup half of each"] = (
+        0.0
+    )
+    mix_prob: Annotated[float, "chance that two neighbours of a batch are mixed"] = 1.0
+    repeats: Annotated[int, "how often a picture comes in one batch"] = 1
 
     def __post_init__(self) -> None:
         for name in _CHANCES:
