@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,8 +108,12 @@ def test_training_agrees_and_what_a_peer_cannot_hold_is_said(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_compiled_model_trains_as_the_eager_one(tmp_path: Path) -> None:
-    found = measured(tmp_path, *made(), ways=["eager", "compiled"], peers=[], precisions=["fp32", "bf16"])
+    beside: dict[str, Any] = {"peers": ["timm"], "peer_ways": ["eager"]}
+    found = measured(tmp_path, *made(), ways=["eager", "compiled"], precisions=["fp32", "bf16"], **beside)
     assert len(found.measurements) == 4
+    for one in found.measurements:
+        ways = [(row.contender, row.way) for row in one.rows]
+        assert ways == [("vitrail", "eager"), ("vitrail", "compiled"), ("timm", "eager")]
     assert all(row.same for one in found.measurements for row in one.rows)
 
 
@@ -206,6 +211,7 @@ def test_help_has_an_example(capsys) -> None:
         (["--seconds", "0"], 1, "--seconds must be above 0"),
         (["--peers", "keras"], 1, "choose from timm"),
         (["--ways", "graphs", "--device", "cpu"], 1, "need a GPU"),
+        (["--peer-ways", "tuned", "--device", "cpu"], 1, "need a GPU"),
         (["--precisions", "fp4"], 2, "fp4"),
         (["--device", "abacus"], 1, "cannot be used"),
         (["dinov2_s14"], 1, "has no head"),

@@ -22,6 +22,7 @@ def bench(
     modes: Annotated[list[Literal["infer", "train"]] | None, Many] = None,
     ways: Annotated[list[Literal["eager", "compiled", "graphs", "tuned"]] | None, Many] = None,
     peers: Annotated[list[str] | None, Many] = None,
+    peer_ways: Annotated[list[Literal["eager", "compiled", "graphs", "tuned"]] | None, Many] = None,
     img_size: int | None = None,
     device: str | None = None,
     rounds: int = 5,
@@ -54,6 +55,8 @@ def bench(
         tried against each other); by default eager and compiled on a GPU, eager on a CPU
     peers
         timm, torchvision, transformers, vit-pytorch, or none; by default those that are installed
+    peer_ways
+        in which peers run, where these are others; by default as ways
     device
         cpu, cuda, cuda:1; by default the fastest there is
     rounds
@@ -74,6 +77,7 @@ def bench(
         modes=modes or ("infer", "train"),
         ways=ways,
         peers=[] if peers == ["none"] else peers,
+        peer_ways=peer_ways,
         img_size=img_size,
         device=device,
         rounds=rounds,

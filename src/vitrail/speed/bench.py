@@ -13,7 +13,7 @@ import math
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -42,6 +42,7 @@ def bench(
     modes: Sequence[Mode] = ("infer", "train"),
     ways: Sequence[Way] | None = None,
     peers: Sequence[str] | None = None,
+    peer_ways: Sequence[Way] | None = None,
     img_size: int | None = None,
     device: str | None = None,
     rounds: int = 5,
@@ -52,17 +53,20 @@ def bench(
 ) -> Bench:
     """Measures `models` (any MODEL; by default vit_ti16) in every mode, batch size and precision, ours and the peers'.
 
-    By default on a GPU: batches of 1 and 128, bf16, eager and compiled; on a CPU: 1 and 8, fp32, eager. Each of
-    `rounds` gives a contender about so many `seconds`. `out` is the folder of bench.json and bench.png. `alone` is held
-    while contenders take turns, so that several benches can prepare side by side and measure one after the other.
+    By default on a GPU: batches of 1 and 128, bf16, eager and compiled; on a CPU: 1 and 8, fp32, eager. Peers run in
+    the same `ways`, or in `peer_ways`. Each of `rounds` gives a contender about so many `seconds`. `out` is the folder
+    of bench.json and bench.png. `alone` is held while contenders take turns, so that several benches can prepare side
+    by side and measure one after the other.
     """
     where = choose_device(device)
     on_gpu = where.type == "cuda"
     sizes = list(batch_sizes if batch_sizes is not None else (1, 128) if on_gpu else (1, 8))
     numbers: Sequence[BenchPrecision] = precisions or (("bf16",) if on_gpu else ("fp32",))
     chosen: Sequence[Way] = ways or (("eager", "compiled") if on_gpu else ("eager",))
-    _check(sizes, rounds, seconds, chosen, on_gpu)
+    theirs = peer_ways or chosen
+    _check(sizes, rounds, seconds, {*chosen, *theirs}, on_gpu)
     beside = chosen_peers(None if peers is None else list(peers))
+    contenders = [*((OURS, way) for way in chosen), *((who, way) for who in beside for way in theirs)]
     measurements: list[Measurement] = []
     with tempfile.TemporaryDirectory() as kept:
         for number, given in enumerate(models or ("vit_ti16",)):
@@ -70,7 +74,7 @@ def bench(
             cases = [Case(name, mode, batch, p) for mode in modes for p in numbers for batch in sizes]
             with ExitStack() as stack:
                 ceiling = stack.enter_context(Contender("matrix product", "eager"))
-                crowd = [stack.enter_context(Contender(who, way)) for who in (OURS, *beside) for way in chosen]
+                crowd = [stack.enter_context(Contender(who, way)) for who, way in contenders]
                 arena = _Arena(Path(kept) / str(number), config, str(where), rounds, seconds, say, alone)
                 measurements += [arena.measure(case, ceiling, crowd) for case in cases]
     result = Bench(about(where), tuple(measurements))
@@ -235,7 +239,7 @@ def _saved(given: str | os.PathLike[str], img_size: int | None, folder: Path) ->
     return name, config
 
 
-def _check(sizes: Sequence[int], rounds: int, seconds: float, ways: Sequence[str], on_gpu: bool) -> None:
+def _check(sizes: Sequence[int], rounds: int, seconds: float, ways: Collection[str], on_gpu: bool) -> None:
     wrong = [
         (not sizes or any(size < 1 for size in sizes), "--batch-sizes must be at least 1"),
         (rounds < 1, f"--rounds must be at least 1, not {rounds}"),
