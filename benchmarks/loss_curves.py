@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from vitrail.model.config import ViTConfig
 from vitrail.model.zoo import configure, create
-from vitrail.speed.contenders import build, versions
+from vitrail.speed.contenders import adamw_for, build, versions
 from vitrail.training.precision import Precision
 
 SIDES = {  # contender, precision, compiled
@@ -60,7 +60,7 @@ def side(name: str, asked: argparse.Namespace, folder: str, lock: Any) -> None:
     data = np.load(asked.data)
     pixels, labels = data["x_train"], torch.from_numpy(data["y_train"]).long().to(device)
     pixels = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=device.type == "cuda")
+    optimiser = adamw_for(model, contender, numbers)
     run = torch.compile(model, dynamic=False) if compiled and device.type == "cuda" else model
 
     def batch(places: torch.Tensor) -> torch.Tensor:

@@ -226,7 +226,6 @@ def test_where_memory_becomes_short_a_training_goes_on_without_halves(tmp_path):
 def test_on_a_gpu_a_training_with_halves_is_the_training(tmp_path, monkeypatch, compiled):
     """To what bfloat16 leaves over twelve steps; recorded, it has the bits of steps that are not."""
     monkeypatch.setattr(halves_module, "FEWEST", 1)
-    monkeypatch.setattr(halves_module, "IN_USE", True)
     monkeypatch.setattr("vitrail.model.kernel_sizes.LEAST_WORK", 0)
     data = make_pictures(tmp_path / "pictures")
     settings = SETTINGS | {"precision": "fast", "data.engine": "resident", "deterministic": True, "compile": compiled}

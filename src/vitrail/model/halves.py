@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from vitrail.model.devices import HAS_TRITON
 
-IN_USE = False  # no GPU has timed them yet: benchmarks/candidates/halves.py does
 FEWEST = 2**19  # numbers of a weight: to pass over fewer takes no longer than to start a kernel
 
 
 def are_used(device: torch.device, precision: str) -> bool:
     """Whether training keeps halves there."""
-    return IN_USE and device.type == "cuda" and HAS_TRITON and precision in ("bf16", "bf16_residual")
+    return device.type == "cuda" and HAS_TRITON and precision in ("bf16", "bf16_residual")
 
 
 def has_half(layer: nn.Module) -> bool:

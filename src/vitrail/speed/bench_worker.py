@@ -28,15 +28,12 @@ from torch.nn import functional as F
 from vitrail.errors import ConfigError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.fp8 import quantise
-from vitrail.model.halves import Halves, are_used
 from vitrail.model.kernel_sizes import small_layers_too
 from vitrail.model.vit import ViT
-from vitrail.speed.contenders import build
+from vitrail.speed.contenders import adamw_for, build
 from vitrail.speed.peers import OURS, PEERS
 from vitrail.speed.rates import matrix_rate, synchronise
-from vitrail.training.optimisers import make_optimiser
 from vitrail.training.precision import Precision
-from vitrail.training.recipe import Optimiser
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}  # all others compute in bfloat16
 RESIDUAL = {"fast": "bf16_residual", "fp8": "fp8"}  # how our training calls what is ours alone
@@ -93,7 +90,7 @@ class Worker:
         else:
             if precision in RESIDUAL and contender == OURS:
                 Precision(RESIDUAL[precision], self.device).prepare(model)
-            optimiser = _optimiser(model, contender, precision, way)
+            optimiser = adamw_for(model, contender, RESIDUAL.get(precision, precision), capturable=way == "graphs")
             step = _training(model, optimiser, pictures, labels, precision, way)
             self.step = step
             for _ in range(FIRST_STEPS):
@@ -192,16 +189,6 @@ def _inference(model: nn.Module, pictures: Tensor, way: str) -> Callable[[], Ten
             return run(pictures)
 
     return forward
-
-
-def _optimiser(model: nn.Module, contender: str, precision: str, way: str) -> torch.optim.Optimizer:
-    """torch's AdamW, fused; for ours as training has it."""
-    device, numbers = next(model.parameters()).device, RESIDUAL.get(precision, precision)
-    if contender == OURS and isinstance(model, ViT) and are_used(device, numbers):
-        settings = Optimiser(name="adamw", lr=1e-4, weight_decay=0.05)
-        group = {"params": list(model.parameters()), "weight_decay": settings.weight_decay}
-        return make_optimiser([group], settings, Halves([model.blocks]))
-    return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=True, capturable=way == "graphs")
 
 
 def _training(

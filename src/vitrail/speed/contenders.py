@@ -12,8 +12,12 @@ from torch import Tensor, nn
 import vitrail
 from vitrail.errors import WeightsError
 from vitrail.model.config import ViTConfig
+from vitrail.model.halves import Halves, are_used
+from vitrail.model.vit import ViT
 from vitrail.model.zoo import Config, create
 from vitrail.speed.peers import OURS, PEERS
+from vitrail.training.optimisers import make_optimiser
+from vitrail.training.recipe import Optimiser
 from vitrail.weights import lucidrains, to_timm, to_torchvision, to_transformers
 from vitrail.weights.files import State
 
@@ -128,3 +132,13 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def adamw_for(model: nn.Module, contender: str, precision: str, *, capturable: bool = False) -> torch.optim.Optimizer:
+    """torch's, fused; for ours as training has it."""
+    device = next(model.parameters()).device
+    if contender == OURS and isinstance(model, ViT) and are_used(device, precision):
+        settings = Optimiser(name="adamw", lr=1e-4, weight_decay=0.05)
+        group = {"params": list(model.parameters()), "weight_decay": settings.weight_decay}
+        return make_optimiser([group], settings, Halves([model.blocks]))
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=True, capturable=capturable)
