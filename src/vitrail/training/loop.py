@@ -23,7 +23,7 @@ from vitrail.training.objective import Objective
 from vitrail.training.optimisers import load_named_state, named_state, step
 from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
-from vitrail.training.progress import Progress, Stopwatch, count, own_sums
+from vitrail.training.progress import Progress, Stopwatch, count, figures, own_sums
 from vitrail.training.recipe import Recipe
 from vitrail.training.recording import REHEARSALS, RecordedSteps, why_not
 from vitrail.training.spreading import is_sharded
@@ -113,7 +113,8 @@ class Trainer:
             run = self.checkpoints.folder.parent
             command = "train" if self.recipe.method is None else "pretrain"
             raise StoppedError(f"{words}: go on with vitrail {command} --resume {run}", self.stop.signal)
-        if done % self.log_steps == 0 and self.world.agreed(self._is_time_to_save()):
+        is_due = time.perf_counter() - self.last_save > 60 * self.recipe.checkpoint_minutes
+        if done % self.log_steps == 0 and self.world.agreed(is_due):
             self.save()
 
     def note_bad(self, batch: Batch) -> None:
@@ -124,9 +125,6 @@ class Trainer:
         for others in self.world.gathered(self.fresh_bad):
             self.progress.bad |= others
         self.fresh_bad = {}
-
-    def _is_time_to_save(self) -> bool:
-        return time.perf_counter() - self.last_save > 60 * self.recipe.checkpoint_minutes
 
     def train_step(self, batch: Batch, preprocessing: Preprocessing) -> None:
         """One update of the weights, from one batch."""
@@ -203,33 +201,17 @@ class Trainer:
     def _synced(self, last: bool) -> AbstractContextManager[Any]:
         """Copies exchange gradients once a step. Shards do for every part: to wait they would need whole gradients."""
         silent = getattr(self.model, "no_sync", None)
-        if silent is None or last:
-            return nullcontext()
-        quiet: AbstractContextManager[Any] = silent()
-        return quiet
+        return nullcontext() if silent is None or last else silent()
 
     def _report(self) -> None:
         """Figures since the last report."""
         self.share_bad()
-        totals = self.world.summed(torch.cat([self.sums, self.sums[2:3] - self.earlier]))
-        loss, right, pictures, norm, steps, skipped = totals[:6].tolist()
-        now = time.perf_counter()
-        applied = max(1.0, steps - skipped)
-        done = self.progress.step
-        self.report(
-            {
-                "kind": "train",
-                "step": done,
-                "epoch": round(done / self.steps_per_epoch, 4),
-                "loss": loss / applied,
-                **({"accuracy": right / max(1.0, pictures)} if self.objective.answers else {}),
-                "grad_norm": norm / applied,
-                "lr": self.schedule(done - 1) * self.progress.lr_factor * self.recipe.optimiser.lr,
-                "skipped_steps": int(skipped / self.world.size),
-                "pictures_per_s": round(float(totals[-1]) / max(1e-9, now - self.last_report), 1),
-                "bad_pictures": len(self.progress.bad),
-            }
-        )
+        counted = self.world.summed(torch.cat([self.sums[:6], self.sums[2:3] - self.earlier])).tolist()
+        now, done = time.perf_counter(), self.progress.step
+        row = {"kind": "train", "step": done, "epoch": round(done / self.steps_per_epoch, 4)}
+        row |= figures(counted, now - self.last_report, self.world, answers=self.objective.answers)
+        row |= {"lr": self.schedule(done - 1) * self.progress.lr_factor * self.recipe.optimiser.lr}
+        self.report(row | {"bad_pictures": len(self.progress.bad)})
         self.last_report = now
         self.earlier.zero_()
 

@@ -103,6 +103,19 @@ def count(sums: Tensor, loss: Tensor, right: Tensor, pictures: int, norm: Tensor
     sums[7] = torch.maximum(sums[7], sums[6])
 
 
+def figures(counted: list[float], seconds: float, world: World, *, answers: bool) -> dict[str, float]:
+    """Of the steps since the last report: from what all processes counted, and from the pictures of so many seconds."""
+    loss, right, pictures, norm, steps, skipped, fresh = counted
+    applied = max(1.0, steps - skipped)
+    return {
+        "loss": loss / applied,
+        **({"accuracy": right / max(1.0, pictures)} if answers else {}),
+        "grad_norm": norm / applied,
+        "skipped_steps": int(skipped / world.size),
+        "pictures_per_s": round(fresh / max(1e-9, seconds), 1),
+    }
+
+
 def own_sums(saved: list[list[float]], world: World) -> Tensor:
     """What this process had counted; where the number of processes is another, the first one takes over for all."""
     rows = torch.tensor(saved, dtype=torch.double)
