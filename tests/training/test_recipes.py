@@ -121,6 +121,10 @@ def test_what_is_written_is_read_again(recipe):
         ("epochs = nan", "epochs"),
         ("[optimiser]\nlr = nan", "lr"),
         ("batch_size = 6\naccumulate = 4", "accumulate must divide batch_size"),
+        ("batch_size = 'most'", "it must be a whole number or auto"),
+        ("[[stages]]\nimg_size = 16", "stages.until is missing"),
+        ("[[optimiser.groups]]\nfrozen = true", "optimiser.groups.match is missing"),
+        ("[stages]\nuntil = 0.5", "write [[stages]] above each"),
         ("epochs = ", "is no TOML"),
     ],
 )
@@ -132,6 +136,15 @@ def test_what_is_wrong_in_a_file_is_said_in_one_line(tmp_path, text, words):
     assert words in str(error.value)
     assert "\n" not in str(error.value)
     assert str(path) in str(error.value) or "must" in str(error.value)
+
+
+def test_epochs_that_are_asked_for_stand_in_place_of_the_recipe_s_steps():
+    assert read_recipe("masked").steps is not None
+    made = read_recipe("masked", {"epochs": 3.0})
+    assert (made.epochs, made.steps) == (3.0, None)
+    assert read_recipe("masked", {"steps": 7}).steps == 7
+    with pytest.raises(ConfigError, match="give one of them"):
+        read_recipe("masked", {"steps": 7, "epochs": 3.0})
 
 
 def test_a_name_that_is_nearly_right():

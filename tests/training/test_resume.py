@@ -121,6 +121,33 @@ def test_pictures_a_second_are_those_of_the_process_that_tells_them(pictures, tm
     assert rates == [2.0, 2.0, 2.0]
 
 
+def test_what_an_evaluation_takes_is_nobody_s_pictures_a_second(pictures, tmp_path, monkeypatch):
+    """By a clock on which a step takes a second and an evaluation 100; they come between two reports."""
+    from types import SimpleNamespace
+
+    from vitrail.training import loop
+    from vitrail.training.job import Job
+
+    clock, step, evaluate = [0.0], loop.Trainer.train_step, Job.evaluate
+
+    def train_step(trainer, *rest):
+        step(trainer, *rest)
+        clock[0] += 1
+
+    def slow(job, at):
+        clock[0] += 100
+        return evaluate(job, at)
+
+    monkeypatch.setattr(loop.Trainer, "train_step", train_step)
+    monkeypatch.setattr(Job, "evaluate", slow)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    train(pictures, tmp_path / "run", TINY | {"batch_size": 2, "eval_epochs": 0.1})
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    told = [line["step"] for line in lines if line["kind"] == "train"]
+    assert any(line["step"] not in told for line in lines if line["kind"] == "eval")
+    assert {line["pictures_per_s"] for line in lines if line["kind"] == "train"} == {2.0}
+
+
 def test_a_kill_between_the_last_checkpoint_and_the_report_costs_nothing(pictures, tmp_path, monkeypatch):
     from vitrail.training.job import Job
 

@@ -42,11 +42,12 @@ def test_what_is_another_way_is_told_where_it_begins() -> None:
     )
     told = {step: change for step in range(101) if (change := change_at(made, CONFIG, 100, step)) is not None}
     assert {step: change.words for step, change in told.items()} == {
+        0: "to step 25: pictures of 32 x 32, 50% of the patches left out",
         25: "from step 26 on: no patch left out",
         50: "from step 51 on: pictures of 64 x 64, other augmentation",
         90: "from step 91 on: other augmentation",
     }
-    assert [change.of_shapes for change in told.values()] == [True, True, False]
+    assert [change.of_shapes for change in told.values()] == [False, True, True, False]
     dropped = replace(CONFIG, patch_drop=0.25)
     change = change_at(recipe(Stage(until=0.5, patch_drop=0.0)), dropped, 10, 5)
     assert change is not None

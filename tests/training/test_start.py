@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import vitrail
-from tests.training.running import TINY, flags, make_pictures
+from tests.training.running import TINY, flags, make_pictures, rows_of
 from vitrail.cli import main
 from vitrail.errors import VitrailError
 from vitrail.training.recipe import Recipe
@@ -65,6 +65,17 @@ def test_a_classifier_given_in_python_is_not_changed_in_its_place(first, tmp_pat
     vitrail.train(other, recipe=Recipe(), start=given, out=tmp_path / "run", changes=settings, device="cpu")
     assert all(torch.equal(before[name], tensor) for name, tensor in state(given).items())
     assert len(given.classes) == 2
+
+
+def test_the_recipe_of_a_run_that_began_with_weights_says_which(first, tmp_path):
+    pictures, run = first
+    tuned = tune(pictures, str(run.folder), tmp_path / "tuned")
+    words = f"to train the same again, give --from {run.folder}"
+    options = {"recipe": tuned.folder, "changes": TINY | {"steps": 1}, "device": "cpu"}
+    for name, start in (("anew", None), ("again", str(run.folder))):
+        made = vitrail.train(pictures, start=start, out=tmp_path / name, **options)
+        said = [row["text"] for row in rows_of(made.folder) if row["kind"] == "event"]
+        assert [words in line for line in said] == ([True] if start is None else [])
 
 
 def test_scratch_is_a_function_of_the_seed(first, tmp_path):

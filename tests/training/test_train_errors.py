@@ -45,6 +45,10 @@ def test_one_class(refused, tmp_path):
     assert "two classes or more" in line
 
 
+def test_one_class_of_few_pictures(refused, tmp_path):
+    assert "only one class" in refused(make_pictures(tmp_path / "one", classes=1, each=3))
+
+
 def test_one_picture_per_class_says_what_to_do_and_then_trains_without_validation(refused, tmp_path, capsys):
     data = make_pictures(tmp_path / "few", classes=4, each=1)
     line = refused(data)
@@ -96,6 +100,13 @@ def test_pictures_without_a_label(refused, pictures, tmp_path):
 )
 def test_settings_that_fit_nothing(refused, pictures, settings, words):
     assert words in refused(pictures, settings=TINY | settings)
+
+
+@pytest.mark.parametrize("size", [0, 9])
+def test_a_stage_whose_pictures_the_model_cannot_read(refused, pictures, tmp_path, size):
+    recipe = tmp_path / "stages.toml"
+    recipe.write_text(f"[[stages]]\nuntil = 0.5\nimg_size = {size}\n")
+    assert f"stages: img_size = {size}: " in refused(pictures, recipe=recipe)
 
 
 def test_a_model_that_is_not_there(refused, pictures, tmp_path):

@@ -53,13 +53,13 @@ def shown_stages() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _lines(what: str) -> Callable[[int, int], None]:
-    """A line now and then; none for what is quickly done."""
-    last = time.monotonic()
+    """A line now and then, and after those one at the end; none for what is quickly done."""
+    last, told = time.monotonic(), False
 
     def say(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
+        nonlocal last, told
+        if time.monotonic() - last >= _SECONDS_BETWEEN_LINES or (told and done == total):
+            last, told = time.monotonic(), True
             print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
 
     return say

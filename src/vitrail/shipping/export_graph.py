@@ -21,7 +21,7 @@ from vitrail.pictures import Preprocessing
 BATCH = "batch"
 _TALKATIVE = (
     *("torch.onnx", "torch.export", "torch._dynamo", "torch._inductor", "torch.utils.cpp_extension"),
-    *("onnxscript", "onnx_ir", "nncf"),
+    *("onnxscript", "onnx_ir", "nncf", ""),  # ONNX Runtime speaks through the root
 )
 
 

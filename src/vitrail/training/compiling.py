@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -87,6 +88,7 @@ def _parts(model: nn.Module, blocks: bool) -> list[nn.Module]:
 def _compile(modules: Sequence[nn.Module]) -> None:
     """In place: modules keep their class, their names and their hooks. Batches of training have one shape, or a few one
     after the other, and code for any shape would be slower."""
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # CUDA's files without a GPU are no news
     backend = _remembering if BACKEND == "inductor" else BACKEND
     for module in modules:
         module.forward = torch.compile(module.forward, backend=backend, dynamic=False)

@@ -222,11 +222,15 @@ def memory_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def check_labels(splits: Splits) -> None:
-    source: Source = splits.train.source
+def check_classes(source: Source) -> None:
     if len(source.classes) < 2 and not source.samples.multi_label:
         found = f"only one class, {source.classes[0]!r}" if source.classes else "no labels"
         raise DataError(f"{source.name} has {found}: a classifier needs two classes or more, one folder for each")
+
+
+def check_labels(splits: Splits) -> None:
+    source: Source = splits.train.source
+    check_classes(source)
     for subset in (splits.train, splits.val):
         if not source.samples.multi_label and (subset.labels == UNSAID).any():
             raise DataError(

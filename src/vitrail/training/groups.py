@@ -74,7 +74,10 @@ def _rules(model: nn.Module, rules: tuple[Group, ...]) -> dict[str, Group]:
         matching = [name for name in names if fnmatchcase(name, rule.match)]
         if not matching:
             near = difflib.get_close_matches(rule.match, names, 3, cutoff=0.3) or names[:3]
-            raise ConfigError(f"optimiser.groups: no parameter matches {rule.match!r}: there is {', '.join(near)}, …")
+            raise ConfigError(
+                f"optimiser.groups: no parameter matches {rule.match!r}, where * stands for anything: "
+                f"there is {', '.join(near)}, …"
+            )
         found.update(dict.fromkeys(matching, rule))
     return found
 

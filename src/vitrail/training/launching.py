@@ -32,6 +32,7 @@ from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import make_recipe, to_toml
 from vitrail.training.run import Run
 from vitrail.training.schedules import make_schedule
+from vitrail.training.stages import check_sizes
 from vitrail.training.start import Start, shape_of
 from vitrail.training.stopping import listening
 from vitrail.training.tuning import tune
@@ -73,6 +74,7 @@ def begin(
     out: str | os.PathLike[str] | None,
     facts: dict[str, Any],
     lr_find: bool = False,
+    remarks: Sequence[str] = (),
 ) -> Run:
     """A new run; what cannot be trained leaves no folder behind. `lr_find` looks for a learning rate first."""
 
@@ -84,7 +86,7 @@ def begin(
     facts = facts | {"shard": manner.shard, "launch": launch.name, "model": shape_of(final.classifier)}
     run = world.first(lambda: Run.begin(out, run_name(source), tuned.recipe, facts))
     world.first(lambda: tuned.draw(run.folder))
-    return _carry_out(work, run, final, world, manner, notes=tuned.notes)
+    return _carry_out(work, run, final, world, manner, notes=[*remarks, *tuned.notes])
 
 
 def go_on_with(
@@ -129,8 +131,9 @@ def _planned(work: Work, recipe: Recipe, source: Source, start: Start | Mapping[
     plan = work.plan(recipe, source, start, world)
     feeding = plan.feeding
     make_schedule(recipe.schedule, feeding.total_steps, feeding.schedule.steps_per_epoch)
-    parameter_groups(plan.classifier.model, recipe.optimiser)
     model = plan.classifier.model
+    check_sizes(plan.recipe, model.config)
+    parameter_groups(model, recipe.optimiser)
     Precision(choose_precision(recipe.precision, world.device, model.config), world.device).prepare(model)
     return plan
 
@@ -162,6 +165,16 @@ def _carry_out(
 def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     plain = tomllib.loads(to_toml(recipe))
     return make_recipe(plain, {key: value for key, value in changes.items() if value is not None})
+
+
+def other_start(recipe: str | os.PathLike[str] | Recipe | None, start: Start) -> list[str]:
+    """A line, where the recipe is that of a run that began with weights, and this one does not."""
+    if not isinstance(recipe, str | os.PathLike) or not Path(recipe).is_dir() or start != Start():
+        return []
+    facts = Run.open(recipe).facts
+    began = {flag: facts.get(key) for flag, key in (("--from", "start"), ("--grow-from", "grow_from"))}
+    return [f"{recipe} began with other weights: to train the same again, give {flag} {model}"
+            for flag, model in began.items() if model is not None]  # fmt: skip
 
 
 def mark_of(source: Source) -> str:

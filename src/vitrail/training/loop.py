@@ -243,16 +243,16 @@ class Trainer:
         return True
 
     def _evaluate(self) -> None:
-        average = self.ema.swapped(self.plain) if self.ema is not None else nullcontext()
+        average, began = self.ema.swapped(self.plain) if self.ema is not None else nullcontext(), time.perf_counter()
         with self.watch.paused(), average:
             score = self.evaluate(self.progress.step)
+        self.last_report += time.perf_counter() - began  # which no step took
         if score is None:
             return
         if score > self.progress.best:
             self.progress.best, self.progress.best_step, self.progress.worse = score, self.progress.step, 0
         else:
             self.progress.worse += 1
-        self.last_report = time.perf_counter()
 
     def _is_enough(self) -> bool:
         return 0 < self.recipe.patience <= self.progress.worse

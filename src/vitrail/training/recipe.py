@@ -205,7 +205,10 @@ def _check(recipe: Recipe) -> None:
         (recipe.steps is not None and recipe.steps < 1, "steps must be at least 1"),
         (recipe.batch_size < 1, "batch_size must be at least 1"),
         (recipe.accumulate < 1, "accumulate must be at least 1"),
-        (recipe.batch_size % max(1, recipe.accumulate) != 0, "accumulate must divide batch_size"),
+        (
+            recipe.batch_size % max(1, recipe.accumulate) != 0,
+            f"accumulate must divide batch_size: {recipe.batch_size} are not {recipe.accumulate} equal parts",
+        ),
         (not 0 <= recipe.ema < 1, "ema must be from 0 to below 1"),
         (recipe.eval_epochs <= 0, "eval_epochs must be above 0"),
         (recipe.patience < 0, "patience must not be negative"),

@@ -53,7 +53,12 @@ def make_recipe(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = No
     merged: dict[str, Any] = json.loads(json.dumps(plain))  # a copy all the way down
     if merged.get("batch_size") == AUTO:
         merged |= {"auto_batch": True, "batch_size": Recipe.batch_size}
-    for key, value in (changes or {}).items():
+    changes = changes or {}
+    if "epochs" in changes:
+        if changes.get("steps") is not None:
+            raise ConfigError("epochs and steps both say how long to train: give one of them")
+        merged.pop("steps", None)  # the recipe's, which would hold in place of epochs
+    for key, value in changes.items():
         if key == "batch_size":
             merged["auto_batch"] = value == AUTO
             if value == AUTO:
@@ -93,7 +98,7 @@ def _build(kind: Any, value: Any, where: str, key: str) -> Any:
         return float(value)
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
-    raise _wrong(where, key, value, f"it must be {_words(kind)}")
+    raise _wrong(where, key, value, f"it must be {_words(kind)}{' or auto' if key == 'batch_size' else ''}")
 
 
 def _build_table(kind: Any, value: Any, where: str, key: str) -> Any:
@@ -105,13 +110,16 @@ def _build_table(kind: Any, value: Any, where: str, key: str) -> Any:
             near = difflib.get_close_matches(str(name), hints, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(hints)}"
             raise ConfigError(f"{where}: nothing reads {_path(key, name)!r}: {hint}")
-    try:
-        return kind(**{name: _build(hints[name], item, where, _path(key, name)) for name, item in value.items()})
-    except TypeError as error:  # a field without a default
-        raise ConfigError(f"{where}: {key}: {error}") from None
+    for item in dataclasses.fields(kind):
+        has_default = item.default is not dataclasses.MISSING or item.default_factory is not dataclasses.MISSING
+        if not has_default and item.name not in value:
+            raise ConfigError(f"{where}: {_path(key, item.name)} is missing")
+    return kind(**{name: _build(hints[name], item, where, _path(key, name)) for name, item in value.items()})
 
 
 def _build_tuple(inner: tuple[Any, ...], value: Any, where: str, key: str) -> tuple[Any, ...]:
+    if isinstance(value, Mapping) and dataclasses.is_dataclass(inner[0]):
+        raise ConfigError(f"{where}: {key} is a list of tables: write [[{key}]] above each")
     if not isinstance(value, list | tuple):
         raise _wrong(where, key, value, "it must be a list")
     if inner[-1] is Ellipsis:

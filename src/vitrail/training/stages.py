@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from vitrail.errors import ConfigError
 from vitrail.model.config import ViTConfig
 from vitrail.model.walk import flops
 from vitrail.model.zoo import Config
@@ -42,22 +43,31 @@ class Change(NamedTuple):
 
 
 def change_at(recipe: Recipe, config: Config, steps: int, step: int) -> Change | None:
-    """What this step does otherwise than the one before it; None: nothing."""
-    if step == 0:
-        return None
-    before, now = (span_at(recipe, steps, one) for one in (step - 1, step))
-    if before == now:
+    """What this step does otherwise than the one before it, and the first one than the recipe; None: nothing."""
+    now = span_at(recipe, steps, step)
+    before = span_at(recipe, steps, step - 1).stage if step else Stage(until=1.0)
+    if before == now.stage:
         return None
     words = []
-    if _size(before.stage, config) != (size := _size(now.stage, config)):
+    if _size(before, config) != (size := _size(now.stage, config)):
         words.append("pictures of {} x {}".format(*size))
-    if _dropped(before.stage, config) != (part := _dropped(now.stage, config)):
+    if _dropped(before, config) != (part := _dropped(now.stage, config)):
         words.append(f"{part:.0%} of the patches left out" if part else "no patch left out")
-    of_shapes = bool(words)
-    plans = [span.stage.augmentation or recipe.augmentation for span in (before, now)]
+    of_shapes = bool(words) and step > 0
+    plans = [stage.augmentation or recipe.augmentation for stage in (before, now.stage)]
     if plans[0] != plans[1]:
         words.append("other augmentation")
-    return Change(f"from step {step + 1:,} on: {', '.join(words)}", of_shapes) if words else None
+    where = f"from step {step + 1:,} on" if step else f"to step {now.until:,}"
+    return Change(f"{where}: {', '.join(words)}", of_shapes) if words else None
+
+
+def check_sizes(recipe: Recipe, config: Config) -> None:
+    """That the model can read the pictures of every stage."""
+    for stage in recipe.stages:
+        try:
+            _work(stage, config)
+        except ConfigError as error:
+            raise ConfigError(f"stages: img_size = {stage.img_size}: {error}") from None
 
 
 def work_until(recipe: Recipe, config: Config, steps: int) -> Callable[[int], float]:

@@ -13,7 +13,7 @@ from vitrail.data.splits import make_splits
 from vitrail.errors import ConfigError
 from vitrail.training.assembly import Plan
 from vitrail.training.choice import choose_recipe
-from vitrail.training.feeding import Feeding, check_labels
+from vitrail.training.feeding import Feeding, check_classes, check_labels
 from vitrail.training.job import Job
 from vitrail.training.launching import (
     Manner,
@@ -25,6 +25,7 @@ from vitrail.training.launching import (
     go_on,
     go_on_with,
     open_data,
+    other_start,
     run_name,
 )
 from vitrail.training.objective import make_objective
@@ -78,7 +79,8 @@ def train(
             chosen = changed(chosen, {"distillation.teacher": absolute(chosen.distillation.teacher)})
         named = None if isinstance(address, Source) else absolute(address)
         facts = facts_of(named, source, start_at, data_options, why, world)
-        options: dict[str, Any] = {"launch": launch, "out": out, "facts": facts, "lr_find": lr_find}
+        remarks = other_start(recipe, start_at)
+        options: dict[str, Any] = {"launch": launch, "out": out, "facts": facts, "lr_find": lr_find, "remarks": remarks}
         return begin(TRAINING, chosen, source, start_at, world, manner, **options)
 
 
@@ -101,6 +103,7 @@ def _plan(recipe: Recipe, source: Source, start: Start | Mapping[str, Any], worl
     if recipe.method is not None:
         raise ConfigError(f"the recipe learns without labels, by {recipe.method}: use vitrail pretrain")
     data = recipe.data
+    check_classes(source)
     splits = make_splits(source, fraction=data.val_fraction, seed=data.split_seed, subset=data.subset)
     check_labels(splits)
     if isinstance(start, Start):
