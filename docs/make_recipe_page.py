@@ -18,9 +18,10 @@ PAGE = Path(__file__).parent / "recipes.md"
 HEAD = """# Recipes: every setting
 
 A recipe is a TOML file that holds all of a training. `vitrail train DATA --recipe NAME` takes one that comes with
-vitrail, `--recipe my.toml` a file, `--recipe runs/photos-1` that of a run. Each setting below is a flag of `vitrail train` too (those of
-`masked`, `mae` and `dino` of `vitrail pretrain`), which changes the recipe: `--epochs 5`, `--optimiser.lr 1e-4`, `--architecture.depth 8`. What a recipe leaves out is as in the
-column "default"; a key that nothing reads is an error.
+vitrail, `--recipe my.toml` a file, `--recipe runs/photos-1` that of a run. Each setting below is a flag of
+`vitrail train` too (those of `masked`, `mae` and `dino` of `vitrail pretrain`), which changes the recipe: `--epochs 5`,
+`--optimiser.lr 1e-4`, `--architecture.depth 8`. What a recipe leaves out is as in the column
+"default"; a key that nothing reads is an error.
 
 With vitrail come {names}.
 

@@ -210,8 +210,9 @@ def test_help_has_an_example(capsys) -> None:
         (["--rounds", "0"], 1, "--rounds must be at least 1"),
         (["--seconds", "0"], 1, "--seconds must be above 0"),
         (["--peers", "keras"], 1, "choose from timm"),
-        (["--ways", "graphs", "--device", "cpu"], 1, "need a GPU"),
-        (["--peer-ways", "tuned", "--device", "cpu"], 1, "need a GPU"),
+        (["--ways", "graphs", "--device", "cpu"], 1, "--ways graphs: CUDA graphs need a GPU"),
+        (["--peer-ways", "eager", "tuned", "--device", "cpu"], 1, "--peer-ways tuned: CUDA graphs need a GPU"),
+        (["--peers", "timm", "none"], 1, "--peers none stands alone"),
         (["--precisions", "fp4"], 2, "fp4"),
         (["--device", "abacus"], 1, "cannot be used"),
         (["dinov2_s14"], 1, "has no head"),
@@ -240,3 +241,4 @@ def test_peers_that_are_not_installed_are_left_out_or_named(monkeypatch) -> None
     assert chosen_peers(None) == ["timm"]
     with pytest.raises(VitrailError, match="pip install torchvision"):
         chosen_peers(["torchvision"])
+    assert chosen_peers(["none"]) == []

@@ -1,6 +1,7 @@
 """`vitrail plan`: what it says, on which inputs, and what it refuses."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,14 @@ import torch
 import vitrail
 from vitrail.cli import main
 from vitrail.errors import VitrailError
+from vitrail.model.devices import NARROW
+from vitrail.model.zoo import configure
+from vitrail.speed import auto_batch, precisions
 from vitrail.speed.hardware import find_device
 from vitrail.speed.plan import SETS
+from vitrail.training.batch_size import PART, STEPS
 from vitrail.training.feeding import total_steps
+from vitrail.training.precision import choose_precision
 from vitrail.training.recipe_files import read_recipe
 
 
@@ -50,6 +56,9 @@ def test_what_a_recipe_has_that_is_not_counted_is_said(tmp_path: Path) -> None:
     words = " ".join(vitrail.plan(recipe=tmp_path / "mine.toml").advice)
     assert "the teacher" in words
     assert "sharpness-aware" in words
+    assert "frozen" not in words
+    (tmp_path / "mine.toml").write_text('[[optimiser.groups]]\nmatch = "blocks.*"\nfrozen = true\n')
+    assert any(line.startswith("not counted: frozen") for line in vitrail.plan(recipe=tmp_path / "mine.toml").advice)
 
 
 def test_advice_for_what_does_not_fit_is_true() -> None:
@@ -74,8 +83,103 @@ def test_where_no_batch_fits_more_devices_are_named() -> None:
     assert not vitrail.plan("vit_bigg14", batch_size=64, kind="t4", gpus=count // 2, shard=True).fits
 
 
-def test_a_device_without_bfloat16_trains_in_float16() -> None:
-    assert vitrail.plan("vit_s16", kind="t4").setup.precision == "fp16"
+NARROWER = {"embed_dim": 96, "num_heads": 3}
+
+
+@pytest.mark.parametrize("name", ["auto", "fast", "fp32"])
+@pytest.mark.parametrize("kind", ["h200", "t4", "cpu"])
+def test_the_numbers_are_those_that_training_chooses_on_such_a_device(kind: str, name: str, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: kind != "t4")
+    monkeypatch.setattr("vitrail.model.devices.cpu_multiplies_bf16", lambda: True)
+    monkeypatch.setattr("vitrail.training.precision.cpu_multiplies_bf16", lambda: True)
+    there = torch.device("cpu" if kind == "cpu" else "cuda")
+    narrow, limit = configure("vit_ti16", **NARROWER), configure("vit_ti16", embed_dim=128, num_heads=2)
+    for config in (configure("vit_b16"), limit, narrow, configure("r50")):
+        made = vitrail.plan(config, precision=name, kind=kind)
+        assert made.setup.precision == made.to_json()["setup"]["precision"] == choose_precision(name, there, config)
+
+
+def test_a_device_without_bfloat16_is_told_how_it_would_be_faster() -> None:
+    made, half = (vitrail.plan("vit_b16", batch_size=64, kind="t4", precision=name) for name in (None, "fp16"))
+    assert made.setup.precision == "fp32"
+    (line,) = [line for line in made.advice if line.startswith("--precision fp16: ")]
+    assert f"{half.pictures_per_s / made.pictures_per_s:.1f} times the pictures a second" in line
+    assert not any("--precision" in line for line in half.advice)
+    chosen = vitrail.plan("vit_b16", batch_size=64, kind="t4", precision="fp32")
+    assert not any("--precision" in line for line in chosen.advice)  # it was asked for
+    big = vitrail.plan("vit_b16", batch_size=128, kind="t4")
+    assert not big.fits
+    assert "--precision fp16 fits" in big.advice
+    assert vitrail.plan("vit_b16", batch_size=128, kind="t4", precision="fp16").fits
+
+
+def test_other_numbers_than_those_that_were_asked_for_are_said(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('precision = "bf16"\n')
+    for how in ({"precision": "bf16"}, {"precision": "bf16_residual"}, {"recipe": tmp_path / "mine.toml"}):
+        made = vitrail.plan("vit_s16", kind="t4", batch_size=8, **how)
+        assert made.setup.precision == "fp16"
+        assert any("planned in fp16, not bf16" in line for line in made.advice)
+    assert not any("planned in" in line for line in vitrail.plan("vit_s16", precision="bf16").advice)
+
+
+def test_a_batch_that_training_finds_by_itself_is_the_largest_power_of_two_that_fits(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('model = "vit_b16"\nbatch_size = "auto"\naccumulate = 2\n')
+    for gpus in (1, 4):
+        made = vitrail.plan(recipe=tmp_path / "mine.toml", kind="a100-40", gpus=gpus)
+        assert made.fits
+        part = made.setup.part
+        assert part & (part - 1) == 0
+        assert made.setup.batch == 2 * gpus * part <= made.largest
+        twice = vitrail.plan(recipe=tmp_path / "mine.toml", kind="a100-40", gpus=gpus, batch_size=2 * made.setup.batch)
+        assert twice.memory.peak > PART * twice.device.memory * 2**30
+        assert f"batch_size auto: planned with {made.setup.batch:,}, which" in made.advice[-1]
+        assert not any("batch_size auto" in line for line in twice.advice)
+    few = vitrail.plan(recipe=tmp_path / "mine.toml", pictures=16 * 1000)
+    assert few.setup.batch == 512  # so that an epoch keeps 16 steps
+    assert vitrail.plan(recipe=tmp_path / "mine.toml", pictures=100).setup.batch == 64
+    assert vitrail.plan(recipe=tmp_path / "mine.toml", kind="cpu").setup.batch == 256
+    assert (auto_batch.PART, auto_batch.STEPS) == (PART, STEPS)
+    assert precisions.NARROW == NARROW
+
+
+def test_small_pictures_are_hardly_imagenet_s_and_the_plan_says_whose_number_it_took() -> None:
+    (line,) = [line for line in vitrail.plan(recipe="cifar10-94").advice if "ImageNet's" in line]
+    assert "1,281,167" in line
+    assert "--pictures" in line
+    given = vitrail.plan(recipe="cifar10-94", pictures="cifar10")
+    assert not any("ImageNet's" in line for line in (*given.advice, *vitrail.plan("vit_b16").advice))
+
+
+def test_the_head_names_the_model_as_it_was_given_and_as_training_does(capsys) -> None:
+    _, out, _ = run(capsys, "--model", "resnetv2_50x1_bit", "--batch-size", 8)
+    assert out.startswith("resnetv2_50x1_bit at 224 x 224")
+    _, out, _ = run(capsys, "--recipe", "cifar10-94", "--json")
+    assert (json.loads(out)["model"]["name"], json.loads(out)["model"]["changed"]) == ("vit_ti16", True)
+    _, out, _ = run(capsys, "--recipe", "cifar10-94")
+    assert out.startswith("vit_ti16, changed, at 48 x 48")
+    _, out, _ = run(capsys, "--model", "vit_b16")
+    assert out.startswith("vit_b16 at 224 x 224")
+
+
+def test_slow_and_few_are_told_in_words_that_fit(capsys) -> None:
+    _, out, _ = run(capsys, "--model", "vit_l16", "--kind", "cpu", "--batch-size", 64, "--epochs", 1, "--pictures", 64)
+    assert "1 epoch of 64 pictures: 1 step, " in out
+    rate, step = re.search(r"([\d.]+) pictures/s, ([\d.]+) minutes a step", out).groups()
+    assert float(rate) * float(step) * 60 == pytest.approx(64, rel=0.1)
+    _, out, _ = run(capsys, "--model", "vit_b16", "--kind", "cpu", "--batch-size", 1, "--epochs", 2, "--pictures", 2)
+    assert "batch 1: 1 picture on each device" in out
+    assert "2 epochs of 2 pictures: 4 steps, " in out
+    assert " ms a step" in out
+
+
+def test_epochs_that_are_given_hold_in_place_of_a_recipe_s_steps(capsys, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("steps = 7\nbatch_size = 10\n")
+    for flags, words in (
+        ([], "0.7 epochs of 100 pictures: 7 steps"),
+        (["--epochs", 3], "3 epochs of 100 pictures: 30 "),
+    ):
+        _, out, _ = run(capsys, "--recipe", tmp_path / "mine.toml", "--pictures", 100, *flags)
+        assert words in out
 
 
 def test_only_a_gpu_with_enough_to_do_has_kernels_of_our_own() -> None:
@@ -149,6 +253,8 @@ def test_help_has_an_example(capsys) -> None:
         (["--measure", "--shard"], 1, "cannot be measured"),
         (["--model", "r50", "--shard"], 1, "ResNet"),
         (["--img-size", "225"], 1, "nearest size"),
+        (["--img-size", "0"], 1, "img_size=0 must be a positive whole number"),
+        (["--kind", "cpu", "--precision", "fp16"], 1, "fp16 needs a GPU"),
         (["--precision", "fp7"], 2, "fp7"),
         (["--price", "-1"], 1, "--price"),
         (["--memory", "0"], 1, "--memory"),

@@ -93,7 +93,16 @@ def test_a_table_inside_a_table_of_the_recipe_can_vary(tmp_path: Path) -> None:
             'recipe = "small"\nsettings.architecture.num_heads = 5',
             ": settings.architecture.num_heads: embed_dim=256 is no multiple",
         ),
-        ('recipe = "smal"', "there is no recipe 'smal'"),
+        ('recipe = "smal"', ": recipe: there is no recipe 'smal', .*: did you mean small"),
+        ('rows.a.recipe = "smal"', ": rows.a.recipe: there is no recipe 'smal'"),
+        ('recipe = "smal"\n[rows.a]', "toml: recipe: there is no recipe 'smal'"),
+        ('recipe = "small"\nsettings.steps = 9\nvary.epochs = [1, 2]', ": vary.epochs: settings.steps says how long"),
+        ('recipe = "small"\nsettings.epochs = 9\nvary.steps = [1, 2]', ": settings.epochs: vary.steps says how long"),
+        ('recipe = "small"\nsettings.steps = 9\nrows.a.epochs = 3', ": rows.a.epochs: settings.steps says how long"),
+        (
+            'recipe = "small"\n[[settings.stages]]\nuntil = 0.5\nimg_size = 17',
+            ": settings.stages: stages: img_size = 17: ",
+        ),
         ("seeds = [1]", "recipe: it is missing"),
         ('recipe = "small"\nseeds = [1, 1]', "seeds: it must be a list of different whole numbers"),
         ('recipe = "small"\nseeds = []', "seeds: it must be"),
@@ -102,7 +111,14 @@ def test_a_table_inside_a_table_of_the_recipe_can_vary(tmp_path: Path) -> None:
         ('recipe = "small"\nrows.a.seed = 3', ": rows.a.seed: seeds are for all rows: give seeds = "),
         ('recipe = "small"\nvary.epochs = [3, 3]', "vary.epochs: '3' is there twice"),
         ('recipe = "small"\nrows.a = 3', "rows.a: it must be a table"),
-        ('recipe = "small"\nrows."a b" = {}\nrows.a-b = {}', "folders: 'a-b' is there twice"),
+        (
+            'recipe = "small"\nrows."a b" = {}\nrows.a-b = {}',
+            ": rows: 'a b' and 'a-b' would share the folder a-b: rename one",
+        ),
+        (
+            'recipe = "small"\nvary.distillation.teacher = ["a/b", "a-b"]',
+            ": vary: 'teacher a/b' and 'teacher a-b' would share the folder teacher-a-b",
+        ),
         ('recipe = "small"\nchoose = "optimiser.lr"', "'optimiser.lr' does not vary"),
         ('recipe = "small"\nplot.z = 3', "nothing reads 'plot.z'"),
         ('recipe = "small"\nplot.x = "epochs"', "plot.x: 'epochs' is none of training_flops"),
@@ -114,7 +130,7 @@ def test_a_table_inside_a_table_of_the_recipe_can_vary(tmp_path: Path) -> None:
 def test_what_is_wrong_is_one_line_that_names_the_file_and_the_key(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         read(tmp_path, text)
-    assert "study.toml" in str(caught.value) or "there is no recipe" in str(caught.value)
+    assert "study.toml: " in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -122,6 +138,12 @@ def test_settings_that_are_wrong_together_are_told_with_their_row(tmp_path: Path
     text = 'recipe = "small"\nsettings.architecture.embed_dim = 48\n[rows.a]\n[rows.b]\narchitecture.num_heads = 5'
     with pytest.raises(ConfigError, match=r"study.toml: row 'b': embed_dim=48 is no multiple of num_heads=5"):
         read(tmp_path, text)
+
+
+def test_epochs_hold_in_place_of_the_steps_of_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("steps = 7\nbatch_size = 10")
+    plan = read(tmp_path, 'recipe = "own.toml"\nvary.epochs = [1, 3]')
+    assert [total_steps(row.choices[0].recipe, 100) for row in plan.rows] == [10, 30]
 
 
 def test_what_is_wrong_in_the_recipe_is_told_of_the_recipe(tmp_path: Path) -> None:

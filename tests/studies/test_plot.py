@@ -1,5 +1,6 @@
 """study.png: each mean at its place, its spread, and its seeds beside it."""
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,10 @@ import matplotlib.colors
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from tests.studies.making import write_study
 from vitrail.studies import plot
@@ -77,6 +81,16 @@ def on_paper(axes: Axes, line: Any) -> np.ndarray[Any, Any]:
     return line.get_transform().transform(line.get_xydata()) * 72 / figure.dpi
 
 
+def points_of(axes: Axes) -> np.ndarray[Any, Any]:
+    """Of markers, and close to each other on all lines and bars, in pixels."""
+    markers = [line.get_transform().transform(line.get_xydata()) for line in axes.lines]
+    strokes = [points for points, line in zip(markers, axes.lines, strict=True) if line.get_linestyle() != "None"]
+    bars = [bar for bar in axes.collections if isinstance(bar, LineCollection)]
+    strokes += [bar.get_transform().transform(path.vertices) for bar in bars for path in bar.get_paths()]
+    between = [np.linspace(*ends, 100) for one in strokes for ends in itertools.pairwise(one)]
+    return np.concatenate([*(one for one in markers if len(one)), *between])
+
+
 @pytest.mark.parametrize("log", ["", "log = true"])
 def test_series_that_share_places_stand_aside_by_as_much_everywhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: str
@@ -140,3 +154,68 @@ def test_a_legend_of_many_lines_stands_outside(monkeypatch: pytest.MonkeyPatch, 
         box, inside = legend.get_window_extent(), axes.get_window_extent()
         assert (box.x0 > inside.x1) == (count > 4)
         assert box.x1 <= axes.get_figure().bbox.x1
+
+
+CHOSEN = TWO.replace("vary", 'choose = "ema"\nvary', 1)
+
+
+def test_no_two_rows_have_the_same_label(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Names that begin alike are whole, and their lines end where a setting does."""
+    text = """
+        recipe = "base.toml"
+        [vary]
+        optimiser.name = ["adamw", "lion"]
+        architecture.pool = ["token", "mean"]
+        augmentation.policy = ["autoaugment-imagenet", "autoaugment-cifar10"]
+        """
+    axes = drawn(monkeypatch, tmp_path, text, [(0.5, 0.6)] * 8)
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels[0] == "name adamw, pool token,\npolicy autoaugment-imagenet"
+    assert labels[-1] == "name lion, pool mean,\npolicy autoaugment-cifar10"
+    assert len(set(labels)) == 8
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert all(upper.y0 > lower.y1 for upper, lower in itertools.pairwise(boxes))
+    assert min(box.x0 for box in boxes) >= 0
+
+
+@pytest.mark.parametrize("x", ["ema", "row"])
+@pytest.mark.parametrize("word", ["accuracy ", "accuracy", "精度"])
+def test_a_long_title_ends_before_the_picture_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, x: str, word: str
+) -> None:
+    text = f'title = "{word * 30}"' + TWO.replace('x = "ema"', f'x = "{x}"\nlabel = "{word * 30}"')
+    axes = drawn(monkeypatch, tmp_path, text, [(0.5, 0.6)] * 4)
+    figure = axes.get_figure()
+    assert figure is not None
+    title = next(child for child in axes.get_children() if isinstance(child, Text) and child.get_text()[:2] == word[:2])
+    assert "\n" in title.get_text()
+    assert title.get_text().split() == (word * 30).split() or not word.endswith(" ")
+    for shown in (title, axes.xaxis.label):
+        box = shown.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
+
+
+@pytest.mark.parametrize(("text", "count"), [(TWO, 2), (CHOSEN, 2), (CHOSEN, 3), (CHOSEN, 6)])
+def test_a_legend_lies_on_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, count: int) -> None:
+    """Of lines that fill the axes, or whose names are long, it stands outside and inside the picture."""
+    more = "".join(f"[rows.more{number}]\n" for number in range(count - 2))
+    text = text.replace("[plot]", more + "[plot]").replace("[0.1, 0.9]", "[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]")
+    axes = drawn(monkeypatch, tmp_path, text, [(0.1, 0.9)] * (count if "choose" in text else 8 * count))
+    figure = axes.get_figure()
+    assert isinstance(figure, Figure)
+    legend = axes.get_legend() or figure.legends[0]
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert 0 <= box.y0 < box.y1 <= axes.xaxis.label.get_window_extent().y0 or box.y0 >= axes.get_window_extent().y0
+    assert not box.count_contains(points_of(axes))
+    assert axes.get_window_extent().height > 200
+    assert axes.get_window_extent().width > 400
+
+
+def test_a_legend_stays_between_lines_that_leave_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    axes = drawn(monkeypatch, tmp_path, TWO, [(0.1, 0.101), (0.9, 0.901), (0.11, 0.111), (0.91, 0.911)])
+    legend = axes.get_legend()
+    assert legend is not None
+    assert axes.get_window_extent().contains(*legend.get_window_extent().min)
+    assert not legend.get_window_extent().count_contains(points_of(axes))

@@ -50,7 +50,11 @@ optimiser.lr = [1e-3, 1e-2, 1e-1]
 
 
 @pytest.mark.parametrize("text", [TEACHERS, pytest.param(CHOICE, marks=pytest.mark.slow)], ids=["teachers", "choice"])
-def test_side_by_side_they_come_to_the_same(text: str, tmp_path: Path, no_reports: None) -> None:
+def test_side_by_side_they_come_to_the_same(
+    text: str, tmp_path: Path, no_reports: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as many threads: those of this process are one."""
+    monkeypatch.setenv(side_by_side.THREADS, "1")
     file = write_study(tmp_path, text)
     said: dict[str, list[str]] = {"alone": [], "both": []}
     alone = vitrail.study(file, out=tmp_path / "alone", device="cpu", say=said["alone"].append)
@@ -66,6 +70,7 @@ def test_side_by_side_they_come_to_the_same(text: str, tmp_path: Path, no_report
         for run in one.runs:
             weights = [tmp_path / name / run.folder / "last" / "model.safetensors" for name in said]
             assert weights[0].read_bytes() == weights[1].read_bytes()
+        assert [run.threads for row in (one, other) for run in row.runs] == [1] * (one.n + other.n)
     if both.failed:
         return
     begun = time.monotonic()

@@ -21,6 +21,8 @@ from vitrail.studies import study as studying
 from vitrail.studies import workplace
 from vitrail.studies.plan import read_plan
 from vitrail.studies.results import training_flops
+from vitrail.training import locks
+from vitrail.training.locks import FolderLock
 from vitrail.training.loop import Trainer
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import make_recipe
@@ -128,6 +130,23 @@ def test_runs_whose_settings_changed_are_refused_or_trained_anew(
     assert (out / "runs" / "wide" / "seed-0" / "run.json").read_bytes() == kept
 
 
+def test_each_run_says_how_many_threads_it_had(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    vitrail.study(write_study(tmp_path, WIDTHS.replace("[0, 1]", "[0]")), out=out, device="cpu")
+    rows = json.loads((out / "study.json").read_text())["rows"]
+    assert [run["threads"] for row in rows for run in row["runs"]] == [torch.get_num_threads()] * 2
+
+
+def test_two_studies_in_one_folder_are_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, out = write_study(tmp_path, WIDTHS), tmp_path / "out"
+    out.mkdir()
+    other = FolderLock(out)
+    monkeypatch.setattr(locks, "_PATIENCE", 0.0)
+    with pytest.raises(VitrailError, match=r"another process is writing .*, stop it, or choose another --out"):
+        vitrail.study(file, out=out)
+    other.release()
+
+
 def test_validation_chooses_and_the_test_part_sees_what_was_chosen_alone(tmp_path: Path) -> None:
     text = """
         data = "data"
@@ -176,6 +195,9 @@ def test_what_cannot_be_built_is_refused_before_anything_is_trained(tmp_path: Pa
     file = write_study(tmp_path, WIDTHS + "architecture.num_heads = 5")
     with pytest.raises(VitrailError, match=r"study.toml: rows.wide.architecture.num_heads: embed_dim=32 is no"):
         vitrail.study(file, out=tmp_path / "out")
+    stages = WIDTHS + "[[settings.stages]]\nuntil = 0.5\nimg_size = 17"
+    with pytest.raises(VitrailError, match=r"study.toml: settings.stages: stages: img_size = 17: "):
+        vitrail.study(write_study(tmp_path, stages), out=tmp_path / "out")
     text = WIDTHS.partition("[rows")[0] + 'choose = "ema"\nvary.ema = [0.0, 0.5]\nsettings.data.val_fraction = 0'
     with pytest.raises(VitrailError, match="val_fraction = 0 leaves no validation part to choose by"):
         vitrail.study(write_study(tmp_path, text), out=tmp_path / "out")

@@ -76,7 +76,7 @@ def bench(
         precisions=precisions,
         modes=modes or ("infer", "train"),
         ways=ways,
-        peers=[] if peers == ["none"] else peers,
+        peers=peers,
         peer_ways=peer_ways,
         img_size=img_size,
         device=device,

@@ -24,7 +24,7 @@ def plan(
     gpus: int = 1,
     kind: str | None = None,
     epochs: float | None = None,
-    pictures: str = "imagenet",
+    pictures: str | None = None,
     accumulate: int | None = None,
     precision: Literal["auto", "fast", "fp32", "bf16", "bf16_residual", "fp16", "fp8"] | None = None,
     compile: bool | None = None,
@@ -63,9 +63,11 @@ def plan(
     kind
         of device: h200, h100, a100-80, a100-40, l4, t4, rtx4090, tpuv3 (a core), cpu (a core); by default h200
     pictures
-        of an epoch: a number, or cifar10, imagenet, imagenet21k, jft300m
+        of an epoch: a number, or cifar10, imagenet, imagenet21k, jft300m; by default imagenet
     accumulate
         parts of a batch that go through the model one after the other
+    precision
+        by default the recipe's, or auto; auto and fast are what training makes of them on such a device
     record
         the whole step is recorded on one GPU and replayed, so that no kernel waits to be started
     ema
@@ -124,9 +126,11 @@ def _print(made: Plan) -> None:
     how = f"{setup.precision}, {'compiled' if made.compiled else 'eager'}{', recorded' * setup.recorded}"
     how += f", {setup.optimiser}" + ", EMA" * setup.ema + ", sharded" * setup.shard
     how += ", activations computed again" * setup.checkpointing
-    print(f"{made.model} at {_size(setup)} on {setup.devices} x {made.device.title}: {how}")
+    print(
+        f"{made.model}{', changed,' * made.changed} at {_size(setup)} on {setup.devices} x {made.device.title}: {how}"
+    )
     parts = f" in {setup.accumulate} parts" if setup.accumulate > 1 else ""
-    print(f"batch {setup.batch:,}: {setup.local:,} pictures on each device{parts}\n")
+    print(f"batch {setup.batch:,}: {_many(f'{setup.local:,}', 'picture')} on each device{parts}\n")
     rows = [["memory of each device", "GiB"]]
     rows += [[name, f"{value / gib:.2f}"] for name, value in vars(made.memory).items() if value]
     rows.append(["peak", f"{made.memory.peak / gib:.2f}"])
@@ -145,17 +149,34 @@ def _print_time(made: Plan) -> None:
     setup, step = made.setup, made.step
     origin = "predicted" if made.certain else "predicted as if it were a ViT on an H200"
     origin = "measured here" if made.measured else origin
-    print(f"{made.pictures_per_s:,.0f} pictures/s, {1e3 * step.seconds:,.1f} ms a step ({origin};", end=" ")
+    print(f"{_rate(made.pictures_per_s)} pictures/s, {_short(step.seconds)} a step ({origin};", end=" ")
     print(f"{made.reached:.0%} of the peak)")
     if setup.devices > 1:
-        print(f"exchange {1e3 * step.exchange:,.1f} ms a step, of which {1e3 * step.waiting:,.1f} ms are waited for")
+        print(f"exchange {_short(step.exchange)} a step, of which {_short(step.waiting)} are waited for")
     if len(made.stages) > 1:
-        each = (f"{one.steps:,} steps of {1e3 * one.step.seconds:,.1f} ms at {_size(one.setup)}" for one in made.stages)
+        each = (
+            f"{_many(f'{one.steps:,}', 'step')} of {_short(one.step.seconds)} at {_size(one.setup)}"
+            for one in made.stages
+        )
         print(", ".join(each))
     cost = ""
     if made.cost is not None:
         cost = f", {made.cost:,.{0 if made.cost >= 100 else 2}f} dollars at {made.price:.2f} for a device and hour"
-    print(f"{made.epochs:.4g} epochs of {made.pictures:,} pictures: {made.steps:,} steps, {_time(made.hours)}{cost}")
+    epochs, pictures = _many(f"{made.epochs:.4g}", "epoch"), _many(f"{made.pictures:,}", "picture")
+    print(f"{epochs} of {pictures}: {_many(f'{made.steps:,}', 'step')}, {_time(made.hours)}{cost}")
+
+
+def _many(number: str, noun: str) -> str:
+    return f"{number} {noun}{'' if number == '1' else 's'}"
+
+
+def _rate(value: float) -> str:
+    """Two digits at least."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
+
+
+def _short(seconds: float) -> str:
+    return f"{1e3 * seconds:,.1f} ms" if seconds < 10 else _time(seconds / 3600)
 
 
 def _size(setup: Setup) -> str:

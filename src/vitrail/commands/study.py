@@ -46,7 +46,8 @@ def study(
     device
         cpu, cuda, cuda:1, mps; by default the fastest there is
     jobs
-        runs that are trained at a time: small models leave most of a GPU idle
+        runs that are trained at a time: small models leave most of a GPU idle; on a CPU each then has fewer threads,
+        which changes the last bits of sums and so, over a training, its scores a little
     again
         train anew the runs whose settings have changed since
     as_json

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitrail.model.config import ResNetConfig
+from vitrail.speed.activations import Precision
 from vitrail.speed.efficiency import efficiency_of
 from vitrail.speed.hardware import DEVICES, GIB, Device
 from vitrail.speed.memory import USABLE, Setup, largest_part, memory_of
@@ -24,18 +25,22 @@ def advise(
     compiled: bool,
     is_measured: bool,
     recordable: bool,
+    is_free: bool = False,
 ) -> tuple[str, ...]:
-    """Lines for the user, the cheapest change first."""
+    """Lines for the user, the cheapest change first. `is_free`: which numbers it computes in was left to training."""
     if memory_of(setup).peak > room:
         return tuple(_to_fit(setup, device, room))
     found = [] if is_measured else _to_start(setup, device, step, compiled=compiled, recordable=recordable)
+    if is_free and not is_measured:
+        found += _to_halve(setup, device, step, compiled=compiled)
     return (*found, *_to_hurry(setup, device, step))
 
 
 def _to_fit(setup: Setup, device: Device, room: float) -> list[str]:
     found = []
-    if setup.precision == "fp32" and _fits(replace(setup, precision="bf16"), room):
-        found.append("--precision bf16 fits")
+    half: Precision = "bf16" if device.bfloat16 else "fp16"
+    if setup.precision == "fp32" and _fits(replace(setup, precision=half), room):
+        found.append(f"--precision {half} fits")
     if parts := _parts_that_fit(setup, room):
         found.append(f"--accumulate {parts} fits: the same batch in {parts} parts, one after the other")
     if not setup.checkpointing and not isinstance(setup.config, ResNetConfig):
@@ -88,6 +93,16 @@ def _to_start(setup: Setup, device: Device, step: Step, *, compiled: bool, recor
     return found
 
 
+def _to_halve(setup: Setup, device: Device, step: Step, *, compiled: bool) -> list[str]:
+    """Training does not choose float16 by itself, whose loss must be scaled."""
+    if setup.precision != "fp32" or device.bfloat16:
+        return []
+    half = replace(setup, precision="fp16")
+    quicker = step_of(half, device, efficiency_of(device.name, compiled), device.network)
+    gain = step.seconds / quicker.seconds - 1
+    return [f"--precision fp16: {_more(gain)} pictures a second"] if gain > LEAST_GAIN else []
+
+
 def _more(gain: float) -> str:
     return f"{gain:.0%} more" if gain < 1 else f"{1 + gain:.1f} times the"
 
@@ -129,6 +144,7 @@ def not_counted(recipe: Recipe, *, is_measured: bool, unrecorded: bool) -> list[
         (is_measured and any(stage.img_size for stage in recipe.stages), "stages with pictures of other sizes"),
         (leaves_patches_out(recipe), "patches that are left out, which is quicker and takes less memory"),
         (bool(recipe.distillation.teacher), "the teacher, which computes and needs memory too"),
+        (any(group.frozen for group in recipe.optimiser.groups), "frozen parameters, which take less time and memory"),
         (recipe.optimiser.sam > 0, "sharpness-aware steps, which take twice as long"),
     ]
     found = [f"not counted: {words}" for is_so, words in there if is_so]

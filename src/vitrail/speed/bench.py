@@ -13,7 +13,7 @@ import math
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -64,7 +64,9 @@ def bench(
     numbers: Sequence[BenchPrecision] = precisions or (("bf16",) if on_gpu else ("fp32",))
     chosen: Sequence[Way] = ways or (("eager", "compiled") if on_gpu else ("eager",))
     theirs = peer_ways or chosen
-    _check(sizes, rounds, seconds, {*chosen, *theirs}, on_gpu)
+    _check(sizes, rounds, seconds)
+    if not on_gpu:
+        _refuse_graphs({"--ways": chosen, "--peer-ways": peer_ways or ()})
     beside = chosen_peers(None if peers is None else list(peers))
     contenders = [*((OURS, way) for way in chosen), *((who, way) for who in beside for way in theirs)]
     measurements: list[Measurement] = []
@@ -239,19 +241,21 @@ def _saved(given: str | os.PathLike[str], img_size: int | None, folder: Path) ->
     return name, config
 
 
-def _check(sizes: Sequence[int], rounds: int, seconds: float, ways: Collection[str], on_gpu: bool) -> None:
+def _check(sizes: Sequence[int], rounds: int, seconds: float) -> None:
     wrong = [
         (not sizes or any(size < 1 for size in sizes), "--batch-sizes must be at least 1"),
         (rounds < 1, f"--rounds must be at least 1, not {rounds}"),
         (not 0 < seconds < math.inf, f"--seconds must be above 0, not {seconds:g}"),
-        (
-            not on_gpu and {"graphs", "tuned"} & set(ways),
-            "--ways graphs and tuned are CUDA graphs, which need a GPU: leave them out",
-        ),
     ]
     for is_so, words in wrong:
         if is_so:
             raise VitrailError(words)
+
+
+def _refuse_graphs(flags: Mapping[str, Collection[str]]) -> None:
+    for flag, ways in flags.items():
+        if found := [way for way in ways if way in ("graphs", "tuned")]:
+            raise VitrailError(f"{flag} {' '.join(found)}: CUDA graphs need a GPU: choose eager or compiled")
 
 
 def _lacked_room(row: Row | None) -> bool:

@@ -65,6 +65,10 @@ def chosen_peers(asked: list[str] | None) -> list[str]:
     """Those that are installed, or those that are asked for."""
     if asked is None:
         return [name for name, module in PEERS.items() if find_spec(module) is not None]
+    if asked == ["none"]:
+        return []
+    if "none" in asked:
+        raise VitrailError("--peers none stands alone: leave it out, or the others")
     for name in asked:
         if name not in PEERS:
             raise VitrailError(f"--peers {name} is not known: choose from {', '.join(PEERS)}, or none")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from vitrail.errors import VitrailError
 from vitrail.model.config import ResNetConfig, ViTConfig
 from vitrail.model.walk import flops, parameters, tokens
 from vitrail.model.zoo import configure, find
-from vitrail.speed.activations import PRECISIONS, Precision
+from vitrail.speed.activations import Precision
 from vitrail.speed.advice import advise, not_counted
+from vitrail.speed.auto_batch import with_auto_batch
 from vitrail.speed.efficiency import efficiency_of
 from vitrail.speed.hardware import GIB, Device, find_device
 from vitrail.speed.memory import USABLE, Memory, Setup, largest_part, memory_of
+from vitrail.speed.precisions import CHOOSING, check_name, planned, replaced
 from vitrail.speed.stages import PlannedStage, resized, sizes_of
 from vitrail.speed.timing import Step, can_be_recorded, step_of, training_flops, with_exchange
 from vitrail.training.recipe import Recipe
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 # pictures of well-known sets: of ImageNet-21k the release of 2011, of JFT what the paper says
 SETS = {"cifar10": 50_000, "imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft300m": 303_000_000}
+SMALL = 100  # pixels of a side, below which pictures are hardly ImageNet's
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Plan:
     price: float | None  # of a device, an hour
     certain: bool  # the factors of this kind of device were measured
     advice: tuple[str, ...]
+    changed: bool = False  # the recipe makes another architecture of the named model
     measured: Measured | None = None
 
     @property
@@ -85,6 +89,7 @@ class Plan:
         return {
             "model": {
                 "name": self.model,
+                "changed": self.changed,
                 "img_size": list(config.img_size),
                 "tokens": tokens(config),
                 "parameters": parameters(config),
@@ -132,7 +137,7 @@ def plan(
     gpus: int = 1,
     kind: str | None = None,
     epochs: float | None = None,
-    pictures: int | str = "imagenet",
+    pictures: int | str | None = None,
     accumulate: int | None = None,
     precision: str | None = None,
     compile: bool | None = None,
@@ -149,48 +154,52 @@ def plan(
 ) -> Plan:
     """Memory, speed, time and cost of training `model` (any MODEL, or a configuration) on `gpus` devices of a `kind`.
 
-    A recipe says what is not given. `batch_size` is that of all devices together. `memory` in GiB, `network` in GB/s
-    and `price` in dollars an hour stand in place of the table's. `measure` times real steps on `device` here.
+    A recipe says what is not given. `batch_size` is that of all devices together; `pictures` of an epoch are ImageNet's
+    by default. `memory` in GiB, `network` in GB/s and `price` in dollars an hour stand in place of the table's.
+    `measure` times real steps on `device` here.
     """
     base = Recipe() if recipe is None else read_recipe(recipe, {})
-    name, config = _configured(model if model is not None else base.model, base, img_size or base.img_size, recipe)
+    own = base.img_size if img_size is None else img_size
+    name, config, changed = _configured(base.model if model is None else model, base, own)
     if base.method is not None:
         raise VitrailError(f"the recipe learns without labels ({base.method}): only training with labels is planned")
     if measure and kind is not None:
         raise VitrailError("--measure is of this machine's device: leave --kind out")
     if device is not None and not measure:
         raise VitrailError(f"--device {device} is where --measure times steps: the kind that is planned for is --kind")
-    count = _pictures(pictures)
+    count = _pictures("imagenet" if pictures is None else pictures)
     for flag, value in (("epochs", epochs), ("memory", memory), ("network", network)):
         if value is not None and not 0 < value < math.inf:
             raise VitrailError(f"--{flag} must be above 0, not {value:g}")
     if price is not None and not 0 <= price < math.inf:
         raise VitrailError(f"--price must be a number and not negative: it is {price:g}")
+    asked = precision or base.precision
+    check_name(asked)
+    known = None if measure else find_device(kind or "h200")
     setup = Setup(
         config=config,
         batch=base.batch_size if batch_size is None else batch_size,
         devices=gpus,
         accumulate=base.accumulate if accumulate is None else accumulate,
-        precision=_precision(precision or base.precision, device if measure else "cuda", config),  # type: ignore[arg-type]
+        precision=_chosen_here(asked, device, config) if known is None else planned(asked, known, config),
         optimiser=optimiser or base.optimiser.name,  # type: ignore[arg-type]
         ema=base.ema > 0 if ema is None else ema,
         shard=shard,
         checkpointing=checkpointing or shard,  # `vitrail train --shard` computes activations again
     )
     compiled = base.compile if compile is None else compile
-    measured = None
-    if measure:
-        from vitrail.speed.measuring import measure_here
-
-        measured, where = measure_here(setup, compiled=compiled, device=device)
-    else:
-        where = find_device(kind or "h200")
-        setup = replace(setup, precision=_multiplied(setup.precision, where))
+    measured, where = _measured(setup, compiled, device) if known is None else (None, known)
     where = replace(where, memory=memory or where.memory, network=network or where.network)
     recordable = measured is None and can_be_recorded(setup, where) and not base.optimiser.sam
     recorded = base.record if record is None else record
     setup = replace(setup, recorded=recorded and recordable)
     efficiency = efficiency_of(where.name, compiled)
+    is_measured, remarks = measured is not None, replaced(asked, setup.precision, where)
+    if base.auto_batch and batch_size is None:
+        sides = [stage.img_size for stage in base.stages if stage.img_size is not None]
+        every = [config.img_size, *((side, side) for side in sides)]
+        setup, remark = with_auto_batch(setup, every, where, count, is_measured=is_measured)
+        remarks.append(remark)
     if setup.batch > count:
         raise VitrailError(f"a batch of {setup.batch} is larger than the {count} pictures: give a smaller --batch-size")
     length, steps = _length(base, epochs, count, setup.batch)
@@ -219,14 +228,23 @@ def plan(
         price=price if price is not None else (where.price or None),
         certain=measured is not None or (efficiency.measured and _is_plain(config)),
         advice=(),
+        changed=changed,
         measured=measured,
     )
-    is_measured = measured is not None
     lines = advise(
-        fullest.setup, where, room, fullest.step, compiled=compiled, is_measured=is_measured, recordable=recordable
+        fullest.setup,
+        where,
+        room,
+        fullest.step,
+        compiled=compiled,
+        is_measured=is_measured,
+        recordable=recordable,
+        is_free=asked in CHOOSING,
     )
+    if pictures is None and min(config.img_size) < SMALL:
+        remarks.append(f"an epoch's {count:,} pictures are ImageNet's: --pictures takes another number, or cifar10")
     unknown = not_counted(base, is_measured=is_measured, unrecorded=recorded and not recordable)
-    return replace(made, advice=(*lines, *unknown))
+    return replace(made, advice=(*lines, *unknown, *remarks))
 
 
 def _length(recipe: Recipe, epochs: float | None, pictures: int, batch: int) -> tuple[float, int]:
@@ -238,18 +256,17 @@ def _length(recipe: Recipe, epochs: float | None, pictures: int, batch: int) -> 
 
 
 def _configured(
-    model: str | ViTConfig | ResNetConfig, base: Recipe, img_size: int | None, recipe: str | Path | None
-) -> tuple[str, ViTConfig | ResNetConfig]:
+    model: str | ViTConfig | ResNetConfig, base: Recipe, img_size: int | None
+) -> tuple[str, ViTConfig | ResNetConfig, bool]:
+    """The model's name and configuration, and whether the recipe changes it."""
     changes = {"img_size": img_size} if img_size is not None else {}
     if not isinstance(model, str):
-        return "a model of your own", configure(model, **changes)
+        return "a model of your own", configure(model, **changes), False
     if model.startswith("hf:") or Path(model).exists():
         from vitrail.classifier import Classifier
 
-        return model, configure(Classifier.load(model).model.config, **changes)
-    row = find(model)
-    architecture = base.architecture if recipe is not None else {}
-    return row.name, configure(row.config, **{**architecture, **changes})
+        return model, configure(Classifier.load(model).model.config, **changes), False
+    return model, configure(find(model).config, **{**base.architecture, **changes}), bool(base.architecture)
 
 
 def _is_plain(config: ViTConfig | ResNetConfig) -> bool:
@@ -270,22 +287,14 @@ def _pictures(given: int | str) -> int:
     return int(count)
 
 
-def _precision(name: str, device: str | None, config: ViTConfig | ResNetConfig) -> str:
-    """What `auto` and `fast` are on the device that is planned for, or measured."""
-    chosen = {"auto": "bf16", "fast": "bf16_residual" if isinstance(config, ViTConfig) else "bf16"}
-    known = (*chosen, *PRECISIONS)
-    if name not in known:
-        raise VitrailError(f"precision {name!r} is not known: choose from {', '.join(known)}")
-    if name in PRECISIONS or device == "cuda":
-        return chosen.get(name, name)
+def _chosen_here(asked: str, device: str | None, config: ViTConfig | ResNetConfig) -> Precision:
     from vitrail.model.devices import choose_device
     from vitrail.training.precision import choose_precision
 
-    return choose_precision(name, choose_device(device), config)
+    return cast(Precision, choose_precision(asked, choose_device(device), config))
 
 
-def _multiplied(precision: Precision, device: Device) -> Precision:
-    """What a kind of device trains in, when it is asked for these numbers."""
-    if precision == "fp8" and not device.eight_bits:
-        raise VitrailError(f"{device.title} has no eight-bit products: use --precision fast, which is quicker there")
-    return "fp16" if precision.startswith("bf16") and not device.bfloat16 else precision
+def _measured(setup: Setup, compiled: bool, device: str | None) -> tuple[Measured, Device]:
+    from vitrail.speed.measuring import measure_here
+
+    return measure_here(setup, compiled=compiled, device=device)

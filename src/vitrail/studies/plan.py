@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from vitrail.errors import ConfigError, VitrailError
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import find_recipe, read_recipe
+from vitrail.training.stages import check_sizes
 from vitrail.training.start import configured
 
 KEYS = ("title", "data", "recipe", "seeds", "settings", "vary", "choose", "rows", "plot")
@@ -136,21 +137,33 @@ class _Reader:
             places |= _places(vary, "vary") | _places(own_vary, f"{where}.vary")
             if "seed" in places:
                 raise self._wrong(places["seed"], "seeds are for all rows: give seeds = [0, 1, 2]")
+            if "steps" in places and "epochs" in places:
+                raise self._wrong(places["epochs"], f"{places['steps']} says how long it trains: give one of the two")
             if choose is not None and choose not in varied:
                 known = ", ".join(varied) or "nothing"
                 raise self._wrong("choose", f"{choose!r} does not vary in {name or 'any row'}: {known} does")
             series = table.get("series", name)
             if not isinstance(series, str):
                 raise self._wrong(f"rows.{name}.series", "it must be a text")
-            recipe = self._recipe(table.get("recipe", self.plain.get("recipe")), name)
+            recipe = self._recipe(table, f"{where}.recipe") if "recipe" in table else self._recipe(self.plain, "recipe")
             row = _Named(name, series, recipe, settings, places)
             values = varied.pop(choose) if choose is not None else [None]
             for combination in itertools.product(*varied.values()):
                 changed = dict(zip(varied, combination, strict=True))
                 made.append(self._row(row, changed, values))
         self._differ([row.name for row in made], "rows")
-        self._differ([choice.folder for row in made for choice in row.choices], "folders")
+        self._lie_apart(made)
         return tuple(made)
+
+    def _lie_apart(self, rows: Sequence[Row]) -> None:
+        """Each has a folder of its own."""
+        found: dict[str, str] = {}
+        for row in rows:
+            for choice in row.choices:
+                name = row.name if choice.value is None else f"{row.name}, {shown(choice.value)}"
+                if (other := found.setdefault(choice.folder, name)) != name:
+                    key = "rows" if "rows" in self.plain else "vary"
+                    raise self._wrong(key, f"{other!r} and {name!r} would share the folder {choice.folder}: rename one")
 
     def _row(self, named: _Named, changed: Mapping[str, Any], values: Sequence[Any]) -> Row:
         choose, name = self._text("choose"), named.name
@@ -176,14 +189,18 @@ class _Reader:
             raise self._wrong(named.places[key], made)
         raise ConfigError(f"{self.path}: row {row!r}: {made}" if row else f"{self.path}: {made}")
 
-    def _recipe(self, name: Any, row: str) -> Path:
-        key = f"rows.{row}.recipe" if row else "recipe"
+    def _recipe(self, table: Mapping[str, Any], key: str) -> Path:
+        """The file that this table names as its recipe."""
+        name = table.get("recipe")
         if name is None:
-            raise self._wrong("recipe", "it is missing: name a recipe, or a file beside this one")
+            raise self._wrong(key, "it is missing: name a recipe, or a file beside this one")
         if not isinstance(name, str):
             raise self._wrong(key, "it must be a text")
         beside = self.path.parent / name
-        return beside if beside.is_file() else find_recipe(name)
+        try:
+            return beside if beside.is_file() else find_recipe(name)
+        except ConfigError as error:
+            raise self._wrong(key, str(error)) from None
 
     def _varied(self, table: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
         found = flattened(self._table(table, "vary", where))
@@ -250,7 +267,7 @@ def _tried(file: Path, changes: Mapping[str, Any]) -> Recipe | str:
     """The recipe in a file, changed, or what is wrong with it or with its model."""
     try:
         recipe = read_recipe(file, changes)
-        configured(recipe, ("a class", "another"))
+        check_sizes(recipe, configured(recipe, ("a class", "another")))
     except VitrailError as error:
         return str(error).removeprefix(f"{file}: ").removeprefix("recipe: ")
     return recipe

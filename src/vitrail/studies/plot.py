@@ -13,14 +13,15 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from matplotlib.transforms import ScaledTranslation
 
 from vitrail.pages.document import colours
-from vitrail.pages.plots import drawing, label_of, new_figure, save_png
+from vitrail.pages.plots import drawing, new_figure, save_png
 from vitrail.studies.plan import AXES, shown
+from vitrail.studies.plot_words import fit, in_lines, place_legend
 from vitrail.studies.results import Result, percent
 
 _COLOURS = ("one", "two", "three", "bad", "markink", "four")
 _MARKERS = "osD^vPX"
 _APART = 2.4  # points, between series that share their places: or their spreads would hide each other
-_INSIDE = 4  # lines, whose legend finds a place between them
+_NAME = 40  # letters of a row's name in one line
 _BESIDE = 8.0  # points, from a mean to the dots of its seeds
 
 
@@ -34,15 +35,20 @@ class Point(NamedTuple):
 
 def write_plot(result: Result, path: Path) -> None:
     """x is a setting, training FLOPs, parameters; or there is a line for each row."""
+    names = [in_lines(row.row, _NAME) for row in result.rows]
     with drawing():
-        wide = 7.2 if result.plan.plot.x != "row" else 8.0
-        figure = new_figure(wide, 4.4 if result.plan.plot.x != "row" else 1.6 + 0.42 * len(result.rows))
-        axes = figure.add_subplot()
         if result.plan.plot.x == "row":
-            _dots(axes, result)
+            each = max(0.42, *(0.14 + 0.16 * (1 + name.count("\n")) for name in names))
+            figure = new_figure(8.0, 1.6 + each * len(names))
+            axes = figure.add_subplot()
+            _dots(axes, result, names)
         else:
+            figure = new_figure(7.2, 4.4)
+            axes = figure.add_subplot()
             _lines(axes, result)
-        axes.set_title(result.plan.title, pad=12)
+        fit(figure, axes.set_title(result.plan.title, pad=12))
+        fit(figure, axes.xaxis.label)
+        place_legend(figure, axes)
         save_png(figure, path)
 
 
@@ -56,7 +62,7 @@ def _judged(result: Result, dots: bool) -> str:
     return f"{part} {measure}" + (f" ({shown} of {seeds})" if max(counts) > 1 else "")
 
 
-def _dots(axes: Axes, result: Result) -> None:
+def _dots(axes: Axes, result: Result, names: Sequence[str]) -> None:
     """A row each, from the top."""
     ink = colours()["one"]
     for place, row in enumerate(result.rows):
@@ -67,7 +73,7 @@ def _dots(axes: Axes, result: Result) -> None:
         axes.annotate(
             f"{row.score:.1%}", (row.score, place), above, textcoords="offset points", ha="center", fontsize=9
         )
-    axes.set_yticks(range(len(result.rows)), [label_of(row.row, 40) for row in result.rows])
+    axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(result.rows) - 0.4, -0.7)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0, labelsize=10)
@@ -107,10 +113,6 @@ def _lines(axes: Axes, result: Result) -> None:
     axes.set_xlabel(plot.label or AXES.get(plot.x) or plot.x)
     dots = any(point.seeds for points in lines.values() for point in points)
     axes.set_ylabel(_judged(result, dots).replace(" (", "\n("))
-    if len(lines) > _INSIDE:
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    elif len(lines) > 1:
-        axes.legend(loc="best")
 
 
 def _draw_seeds(

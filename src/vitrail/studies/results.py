@@ -29,6 +29,7 @@ class Outcome:
     test: float | None  # the score of the same model on the test part; None where that is not asked
     steps: int
     seconds: float
+    threads: int | None = None  # of its process, on a CPU; sums that are rounded otherwise differ in their last bits
 
     @property
     def score(self) -> float | None:

@@ -68,7 +68,7 @@ def study(
     studying.need_validation(works)
     studying.need_batches(works)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(folder)
+    lock = FolderLock(folder, "choose another --out")
     try:
         refuse_changed(works, source, again)
         return studying.run(works)
@@ -193,7 +193,7 @@ class _Studying:
         facts = Run.open(work.folder).facts
         place = str(work.folder.relative_to(self.folder))
         val, test = (facts.get(part, {}).get(self.measure) for part in ("scores", "test"))
-        return Outcome(work.seed, place, val, test, facts["steps"], facts["seconds"])
+        return Outcome(work.seed, place, val, test, facts["steps"], facts["seconds"], facts.get("threads"))
 
     def _figures(self, row: Row, works: list[Work]) -> Figures | None:
         """None where every run has failed."""

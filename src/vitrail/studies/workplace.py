@@ -81,10 +81,11 @@ class Workplace:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* loads in vitrail alone")  # models of a study are no gifts
             if (folder / FACTS).is_file():
-                resume(folder, device=self.device, source=self.source)
-                return
-            given: dict[str, Any] = {"data_options": self.options, "source": self.source, "device": self.device}
-            train(self.address, recipe=recipe, out=folder, **given)
+                run = resume(folder, device=self.device, source=self.source)
+            else:
+                given: dict[str, Any] = {"data_options": self.options, "source": self.source, "device": self.device}
+                run = train(self.address, recipe=recipe, out=folder, **given)
+        run.write_facts({**run.facts, "threads": torch.get_num_threads()})
 
     def score(self, folder: Path, recipe: Recipe) -> None:
         """The best model on the test part, once; the score is kept with the run."""
