@@ -80,12 +80,13 @@ def pictures(tmp_path_factory):
 @pytest.fixture
 def memory(monkeypatch):
     """A device whose memory takes so many pictures at once."""
-    room = {"pictures": 8, "seen": []}
+    room = {"pictures": 8, "seen": [], "sides": []}
     forward = ViT.forward
 
     def limited(self, pictures, *rest, **options):
         if self.training:
             room["seen"].append(len(pictures))
+            room["sides"].append(pictures.shape[-1])
             if len(pictures) > room["pictures"]:
                 raise torch.OutOfMemoryError("out of memory")
         return forward(self, pictures, *rest, **options)
@@ -121,6 +122,15 @@ def test_the_training_is_that_of_the_batch_that_fits(pictures, tmp_path, memory)
     assert [row for row in rows_of(found.folder) if row["kind"] != "event"] == rows_of(plain.folder)
     (found.folder / "log.jsonl").write_bytes((plain.folder / "log.jsonl").read_bytes())
     assert_same_training(found.folder, plain.folder)
+
+
+def test_where_pictures_grow_the_largest_are_tried(pictures, tmp_path, memory):
+    stages = [{"until": 0.5, "img_size": 4}, {"until": 0.8, "patch_drop": 0.5}]
+    found = begin(pictures, tmp_path / "run", TINY | {"batch_size": "auto", "steps": 10, "stages": stages})
+    assert found.recipe.batch_size == 8
+    tried = memory["seen"].index(16) + 1
+    assert memory["sides"][:tried] == [8] * tried
+    assert memory["sides"][tried:] == [4] * 5 + [8] * 5
 
 
 def test_a_run_that_goes_on_keeps_its_batch(pictures, tmp_path, memory, monkeypatch):

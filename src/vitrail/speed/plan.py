@@ -14,7 +14,7 @@ from vitrail.model.zoo import configure, find
 from vitrail.speed.activations import Precision
 from vitrail.speed.advice import advise, not_counted
 from vitrail.speed.auto_batch import with_auto_batch
-from vitrail.speed.efficiency import efficiency_of
+from vitrail.speed.efficiency import Efficiency, efficiency_of
 from vitrail.speed.hardware import GIB, Device, find_device
 from vitrail.speed.memory import USABLE, Memory, Setup, largest_part, memory_of
 from vitrail.speed.precisions import CHOOSING, check_name, planned, replaced
@@ -168,11 +168,7 @@ def plan(
     if device is not None and not measure:
         raise VitrailError(f"--device {device} is where --measure times steps: the kind that is planned for is --kind")
     count = _pictures("imagenet" if pictures is None else pictures)
-    for flag, value in (("epochs", epochs), ("memory", memory), ("network", network)):
-        if value is not None and not 0 < value < math.inf:
-            raise VitrailError(f"--{flag} must be above 0, not {value:g}")
-    if price is not None and not 0 <= price < math.inf:
-        raise VitrailError(f"--price must be a number and not negative: it is {price:g}")
+    _check_numbers(price, epochs=epochs, memory=memory, network=network)
     asked = precision or base.precision
     check_name(asked)
     known = None if measure else find_device(kind or "h200")
@@ -197,21 +193,15 @@ def plan(
     is_measured, remarks = measured is not None, replaced(asked, setup.precision, where)
     if base.auto_batch and batch_size is None:
         sides = [stage.img_size for stage in base.stages if stage.img_size is not None]
-        every = [config.img_size, *((side, side) for side in sides)]
-        setup, remark = with_auto_batch(setup, every, where, count, is_measured=is_measured)
+        shapes = [config.img_size, *((side, side) for side in sides)]
+        setup, remark = with_auto_batch(setup, shapes, where, count, is_measured=is_measured)
         remarks.append(remark)
     if setup.batch > count:
         raise VitrailError(f"a batch of {setup.batch} is larger than the {count} pictures: give a smaller --batch-size")
     length, steps = _length(base, epochs, count, setup.batch)
     sizes = sizes_of(base, config.img_size, steps) if measured is None else {config.img_size: steps}
-    stages = []
-    for size, times in sizes.items():
-        there = resized(setup, size, where)
-        if measured is None:
-            step = step_of(there, where, efficiency, where.network)
-        else:
-            step = with_exchange(there, measured.seconds_for(there), where, where.network)
-        stages.append(PlannedStage(there, times, memory_of(there), step))
+    every = [(resized(setup, size, where), times) for size, times in sizes.items()]
+    stages = [PlannedStage(one, times, memory_of(one), _step(one, where, efficiency, measured)) for one, times in every]
     fullest = max(stages, key=lambda stage: stage.memory.peak)
     room = USABLE * where.memory * GIB
     made = Plan(
@@ -245,6 +235,21 @@ def plan(
         remarks.append(f"an epoch's {count:,} pictures are ImageNet's: --pictures takes another number, or cifar10")
     unknown = not_counted(base, is_measured=is_measured, unrecorded=recorded and not recordable)
     return replace(made, advice=(*lines, *unknown, *remarks))
+
+
+def _check_numbers(price: float | None, **above_zero: float | None) -> None:
+    for flag, value in above_zero.items():
+        if value is not None and not 0 < value < math.inf:
+            raise VitrailError(f"--{flag} must be above 0, not {value:g}")
+    if price is not None and not 0 <= price < math.inf:
+        raise VitrailError(f"--price must be a number and not negative: it is {price:g}")
+
+
+def _step(setup: Setup, device: Device, efficiency: Efficiency, measured: Measured | None) -> Step:
+    """As measured, or else predicted."""
+    if measured is None:
+        return step_of(setup, device, efficiency, device.network)
+    return with_exchange(setup, measured.seconds_for(setup), device, device.network)
 
 
 def _length(recipe: Recipe, epochs: float | None, pictures: int, batch: int) -> tuple[float, int]:

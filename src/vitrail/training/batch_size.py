@@ -16,6 +16,7 @@ from vitrail.training.assembly import Plan, trial
 from vitrail.training.loop import Trainer
 from vitrail.training.parallel import World
 from vitrail.training.recipe import Recipe
+from vitrail.training.stages import fullest
 
 PART = 0.9  # of the memory that the trials may take: augmentation, evaluation and libraries need some as well
 STEPS = 16  # that an epoch keeps, unless the recipe's own batch leaves it fewer
@@ -81,9 +82,11 @@ def _refuse_parts(row: dict[str, Any]) -> None:
 
 
 def _fits(trainer: Trainer, plan: Plan) -> Callable[[int], bool]:
-    """Whether whole steps, with so many pictures to a part, can be taken: as in training, from pictures to average."""
-    loader, preprocessing, _ = plan.feeding.loader(0)
-    some = next(iter(loader.batches(0, 1))).to(trainer.world.device)
+    """Whether whole steps, with so many pictures to a part, can be taken: as in training, from pictures to average, and
+    where stages differ those that compute most."""
+    at = fullest(plan.recipe, plan.classifier.model.config, trainer.total_steps)
+    loader, preprocessing, _ = trainer.make_loader(at)
+    some = next(iter(loader.batches(at, at + 1))).to(trainer.world.device)
 
     def fits(size: int) -> bool:
         device = trainer.world.device

@@ -61,6 +61,11 @@ def change_at(recipe: Recipe, config: Config, steps: int, step: int) -> Change |
     return Change(f"{where}: {', '.join(words)}", of_shapes) if words else None
 
 
+def fullest(recipe: Recipe, config: Config, steps: int) -> int:
+    """The first step of those that compute most."""
+    return max(spans(recipe, steps), key=lambda span: _work(span.stage, config)).first
+
+
 def check_sizes(recipe: Recipe, config: Config) -> None:
     """That the model can read the pictures of every stage."""
     for stage in recipe.stages:
