@@ -66,7 +66,8 @@ def test_stages_change_the_size_and_evaluation_keeps_its_own(pictures, tmp_path,
         run = train(pictures, tmp_path / engine, settings)
         assert sizes == [8] * 6 + [12] * 3 + [16] * 3
         told = [row["text"] for row in rows_of(run.folder) if row.get("stage")]
-        assert told == ["from step 7 on: pictures of 12 x 12", "from step 10 on: pictures of 16 x 16"]
+        first = "to step 6: pictures of 8 x 8"
+        assert told == [first, "from step 7 on: pictures of 12 x 12", "from step 10 on: pictures of 16 x 16"]
         assert run.best.preprocessing.size == (16, 16)
 
 
