@@ -101,7 +101,7 @@ def test_a_table_inside_a_table_of_the_recipe_can_vary(tmp_path: Path) -> None:
         ('recipe = "small"\nsettings.steps = 9\nrows.a.epochs = 3', ": rows.a.epochs: settings.steps says how long"),
         (
             'recipe = "small"\n[[settings.stages]]\nuntil = 0.5\nimg_size = 17',
-            ": settings.stages: stages: img_size = 17: ",
+            ": settings.stages: stages: img_size=.17, 17. is not filled",
         ),
         ("seeds = [1]", "recipe: it is missing"),
         ('recipe = "small"\nseeds = [1, 1]', "seeds: it must be a list of different whole numbers"),

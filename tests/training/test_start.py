@@ -76,6 +76,8 @@ def test_the_recipe_of_a_run_that_began_with_weights_says_which(first, tmp_path)
         made = vitrail.train(pictures, start=start, out=tmp_path / name, **options)
         said = [row["text"] for row in rows_of(made.folder) if row["kind"] == "event"]
         assert [words in line for line in said] == ([True] if start is None else [])
+    (made.folder / "run.json").unlink()  # a folder with a recipe in it, and no run
+    assert vitrail.train(pictures, recipe=made.folder, out=tmp_path / "plain", changes=FINE, device="cpu").is_complete
 
 
 def test_scratch_is_a_function_of_the_seed(first, tmp_path):

@@ -106,7 +106,7 @@ def test_settings_that_fit_nothing(refused, pictures, settings, words):
 def test_a_stage_whose_pictures_the_model_cannot_read(refused, pictures, tmp_path, size):
     recipe = tmp_path / "stages.toml"
     recipe.write_text(f"[[stages]]\nuntil = 0.5\nimg_size = {size}\n")
-    assert f"stages: img_size = {size}: " in refused(pictures, recipe=recipe)
+    assert f"stages: img_size=({size}, {size}) " in refused(pictures, recipe=recipe)
 
 
 def test_a_model_that_is_not_there(refused, pictures, tmp_path):

@@ -30,7 +30,7 @@ from vitrail.training.parallel import Launch, World, joined_world
 from vitrail.training.precision import Precision, choose_precision
 from vitrail.training.recipe import Recipe
 from vitrail.training.recipe_files import make_recipe, to_toml
-from vitrail.training.run import Run
+from vitrail.training.run import FACTS, Run
 from vitrail.training.schedules import make_schedule
 from vitrail.training.stages import check_sizes
 from vitrail.training.start import Start, shape_of
@@ -169,12 +169,12 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 def other_start(recipe: str | os.PathLike[str] | Recipe | None, start: Start) -> list[str]:
     """A line, where the recipe is that of a run that began with weights, and this one does not."""
-    if not isinstance(recipe, str | os.PathLike) or not Path(recipe).is_dir() or start != Start():
+    if not isinstance(recipe, str | os.PathLike) or start != Start() or not (Path(recipe) / FACTS).is_file():
         return []
     facts = Run.open(recipe).facts
     began = {flag: facts.get(key) for flag, key in (("--from", "start"), ("--grow-from", "grow_from"))}
     return [f"{recipe} began with other weights: to train the same again, give {flag} {model}"
-            for flag, model in began.items() if model is not None]  # fmt: skip
+            for flag, model in began.items() if model not in (None, GIVEN)]  # fmt: skip
 
 
 def mark_of(source: Source) -> str:

@@ -72,7 +72,7 @@ def check_sizes(recipe: Recipe, config: Config) -> None:
         try:
             _work(stage, config)
         except ConfigError as error:
-            raise ConfigError(f"stages: img_size = {stage.img_size}: {error}") from None
+            raise ConfigError(f"stages: {error}") from None
 
 
 def work_until(recipe: Recipe, config: Config, steps: int) -> Callable[[int], float]:
