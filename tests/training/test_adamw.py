@@ -34,8 +34,8 @@ def maps(device: str) -> nn.Sequential:
 def apart(
     device: str, kind: torch.dtype, factor: float | None = 0.25, betas: tuple[float, float] = (0.9, 0.999)
 ) -> Any:
-    """Differences of weights and state from those of torch's AdamW after 20 steps, of which the first and the eighth
-    are left out; over the largest numbers. Then what the halves are off the weights, over the weights."""
+    """Differences of weights with halves, and of their state, from those of torch's AdamW after 20 steps, of which the
+    first and the eighth are left out; over the largest numbers. Then what the halves are off the weights."""
     halves_module.FEWEST = 1
     ours, theirs = maps(device), maps(device).double()
     halves = Halves([ours], kind)
@@ -71,7 +71,11 @@ def apart(
     found = []
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         pairs = [(one, other), *((made.state[one][key], peer.state[other][key]) for key in ("exp_avg", "exp_avg_sq"))]
-        found += [float((a.detach().double() - b.detach()).abs().max() / b.detach().abs().max()) for a, b in pairs]
+        differences = [float((a.detach().double() - b.detach()).abs().max() / b.detach().abs().max()) for a, b in pairs]
+        if one in of:
+            found += differences
+        else:  # torch's own, which on a GPU has 1 - beta2 in float32
+            assert max(differences) < 2e-5
         assert int(made.state[one]["step"]) == int(peer.state[other]["step"]) == 18
     off = [float(((half - weight).abs() / weight.abs().clamp(min=1e-9)).max().detach()) for weight, half in of.items()]
     assert len(of) == len(SIZES)
@@ -236,7 +240,12 @@ def test_on_a_gpu_a_training_with_halves_is_the_training(tmp_path, monkeypatch, 
         vitrail.train(data, recipe="small", out=tmp_path / name, changes=changes, device="cuda")
     (ours, _), (theirs, _), (recorded, _) = (state_of(tmp_path / name) for name in ("halves", "plain", "recorded"))
     assert all(torch.equal(ours[name], recorded[name]) for name in ours)
-    weights = [name for name in ours if name.startswith("model.")]
-    assert all(
-        float((ours[name] - theirs[name]).norm() / theirs[name].norm().clamp(min=1e-9)) < 1e-2 for name in weights
-    )
+    for name in ours:
+        # what is added to every key of a query changes nothing: its gradient is rounding alone
+        if name.startswith("model.") and not name.endswith("k_norm.bias"):
+            bound = 1e-2 if ours[name].ndim > 1 else 5e-2
+            assert float((ours[name] - theirs[name]).norm() / theirs[name].norm().clamp(min=1e-9)) < bound, name
+    losses = [
+        [row["loss"] for row in rows_of(tmp_path / name) if row["kind"] == "train"] for name in ("halves", "plain")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)

@@ -39,9 +39,9 @@ class AdamW(torch.optim.AdamW):
         if not learning:
             return
         states = [self.state[weight] for weight, *_ in learning]
-        torch._foreach_add_(
-            [state["step"] for state in states], 1.0 if self.found_inf is None else 1.0 - self.found_inf
-        )
+        counts = [state["step"] for state in states]
+        one = torch.ones_like(counts[0]) if self.found_inf is None else 1.0 - self.found_inf
+        torch._foreach_add_(counts, [one] * len(counts))  # one tensor for all of them could not be recorded
         lr, device = group["lr"], learning[0][0].device
         rate = lr if isinstance(lr, Tensor) else torch.full((), lr, device=device)
         for (weight, half, gradient), state in zip(learning, states, strict=True):
