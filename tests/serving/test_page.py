@@ -91,7 +91,7 @@ def test_a_dropped_picture_has_the_bars_of_predict_and_says_model_and_time(
     assert page.text(".verdict").startswith(best[0][0])
     assert page.text("#model-name") == "cifar10_small"
     assert "8 × 8 panes · 6 layers · 3 heads" in page.text("#model-facts")
-    assert re.fullmatch(r"[\d.]+ ms in the model · [\d.]+ ms in the server · [\d.]+ ms in all", page.text(".time"))
+    assert re.fullmatch(r"[\d.]+ ms in the model · [\d.]+ in the server · [\d.]+ in all", page.text(".time"))
 
 
 def test_the_page_sends_the_very_bytes_so_pixels_and_logits_are_the_same(

@@ -214,7 +214,7 @@ export class Window {
     this.#bars.show(now.top, whole.scores, settings.view === "class" ? chosen : null, { pressable, moved });
     p.other.hidden = !pressable || settings.view !== "class" || settings.facts.classes.length <= 5;
     const ms = (value) => (value < 10 ? value.toFixed(1) : Math.round(value));
-    p.time.textContent = `${ms(milliseconds.model)} ms in the model · ${ms(milliseconds.total)} ms in the server · ${ms(milliseconds.trip)} ms in all`;
+    p.time.textContent = `${ms(milliseconds.model)} ms in the model · ${ms(milliseconds.total)} in the server · ${ms(milliseconds.trip)} in all`;
   }
 
   #showOut() {
