@@ -44,8 +44,9 @@ vitrail, so that every command has something real to work on without a network:
 |---|---|
 | accuracy on the 10,000 test pictures | **{accuracy:.2f}%**; with flip at test time {flipped:.2f}% |
 | data | CIFAR-10's 50,000 training pictures (Krizhevsky 2009), nothing else |
-| recipe | `vitrail train cifar10 --recipe cifar10-small`, 300 epochs and 101 more, seed {seed}; the test pictures chose no setting |
-| teachers | for the first part a model of 96.6%, for the second one of `vitrail train cifar10 --recipe cifar10-96`, 96.4% |
+| recipe | `vitrail train cifar10 --recipe cifar10-small`, 300 epochs and then 101, seed {seed} |
+| teachers | a model with 96.6%, then one of `vitrail train cifar10 --recipe cifar10-96`, 96.4% |
+| test pictures | chose no setting; to go on after 300 epochs was decided with their 95.99% in view |
 | model | {width} wide, {depth} blocks, {heads} heads, patches of 4 x 4, mean pooling, RMS norms, QK-norm, RoPE |
 | pictures | {pixels} |
 
