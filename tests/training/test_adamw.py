@@ -11,12 +11,14 @@ from torch import nn
 import vitrail
 from tests.model.interpreting import interpreted
 from tests.training.running import TINY, assert_same_training, make_pictures, rows_of, state_of
+from tests.training.test_recording import Tape, same_bits
 from vitrail.model import halves as halves_module
 from vitrail.model.halves import Halves
-from vitrail.training import assembly
+from vitrail.training import assembly, loop
 from vitrail.training.loop import Trainer
 from vitrail.training.optimisers import make_optimiser, step
 from vitrail.training.recipe import Optimiser
+from vitrail.training.recording import RecordedSteps
 from vitrail.training.stopping import StoppedError
 from vitrail.training.train import resume
 
@@ -157,7 +159,7 @@ def with_halves_on_a_cpu() -> list[Halves]:
 
 def check_trainings(folder: Path) -> None:
     """Prints how far apart weights, averages and states are after a training with halves and one without; stopped and
-    gone on with, the former has the same bits."""
+    gone on with, or recorded, the former has the same bits."""
     data = make_pictures(folder / "pictures")
     options: dict[str, Any] = {"recipe": "small", "device": "cpu"}
     vitrail.train(data, out=folder / "plain", changes=SETTINGS, **options)
@@ -182,6 +184,12 @@ def check_trainings(folder: Path) -> None:
         resume(folder / "stopped", device="cpu")
     assert len(made) == 3
     assert_same_training(folder / "halves", folder / "stopped")
+    Trainer.train_step = original  # type: ignore[method-assign]
+    loop.why_not = lambda recipe, world: None
+    loop.RecordedSteps = lambda step: RecordedSteps(step, record=Tape)  # type: ignore[assignment,misc]
+    vitrail.train(data, out=folder / "recorded", changes=SETTINGS, **options)
+    assert Tape.made == 1
+    same_bits(folder / "halves", folder / "recorded")
 
 
 def check_short_memory(folder: Path) -> None:

@@ -24,7 +24,8 @@ RICH = {
 }
 
 
-NOT_RECORDED = {"lift_fresh", "nonzero", "masked_select"}  # numbers from the host, and shapes that it must know
+# numbers from the host, shapes that it must know, numbers that it reads (whole ones, `one_hot` checks on a CPU alone)
+NOT_RECORDED = {"lift_fresh", "nonzero", "masked_select", "_local_scalar_dense"}
 
 
 class Watch(TorchDispatchMode):
@@ -35,7 +36,9 @@ class Watch(TorchDispatchMode):
         self.seen: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.add(func.overloadpacket.__name__)
+        name = func.overloadpacket.__name__
+        if name != "_local_scalar_dense" or args[0].is_floating_point():
+            self.seen.add(name)
         return func(*args, **(kwargs or {}))
 
 
@@ -137,6 +140,44 @@ def test_the_first_steps_are_rehearsals_and_all_read_their_own_batch():
     for labels in wanted:
         recorded(Batch(labels, torch.zeros(2, 3, 4, 4, dtype=torch.uint8), labels), None)
     assert all(torch.equal(one, other) for one, other in zip(seen, wanted, strict=True))
+
+
+def short(work: Any) -> Any:
+    raise torch.OutOfMemoryError("out of memory")
+
+
+def short_and_broken(work: Any) -> Any:
+    """Where what is left of the recording cannot be ended either."""
+    try:
+        short(work)
+    finally:
+        raise torch.AcceleratorError("operation failed due to a previous error during capture")
+
+
+@pytest.mark.parametrize("fails", [short, short_and_broken])
+def test_where_memory_is_short_for_a_recording_training_goes_on_without(pictures, tmp_path, monkeypatch, fails):
+    """With the bits of a training that was never to be recorded."""
+    monkeypatch.setattr(loop, "why_not", lambda recipe, world: None if recipe.record else "not asked for")
+    monkeypatch.setattr(loop, "RecordedSteps", lambda step: RecordedSteps(step, record=fails))
+    for name, record in (("recorded", True), ("plain", False)):
+        changes = TINY | RICH | {"data.engine": "resident", "record": record}
+        vitrail.train(pictures, recipe="small", out=tmp_path / name, changes=changes, device="cpu")
+    same_bits(tmp_path / "recorded", tmp_path / "plain")
+    events = [row["text"] for row in rows_of(tmp_path / "recorded") if row["kind"] == "event"]
+    assert sum("memory is short" in text for text in events) == 1
+
+
+def test_an_error_of_the_step_itself_is_not_taken_for_want_of_memory():
+    def fails(work: Any) -> Any:
+        raise torch.AcceleratorError("an illegal instruction was encountered")
+
+    recorded = RecordedSteps(lambda batch, pixels: None, record=fails)
+    labels = torch.tensor([0, 1])
+    batch = Batch(labels, torch.zeros(2, 3, 4, 4, dtype=torch.uint8), labels)
+    for _ in range(REHEARSALS):
+        recorded(batch, None)
+    with pytest.raises(torch.AcceleratorError, match="illegal"):
+        recorded(batch, None)
 
 
 def test_a_recording_that_cannot_be_made_here_is_said(pictures, tmp_path, capfd):

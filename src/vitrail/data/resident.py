@@ -26,6 +26,7 @@ from vitrail.data.samples import Integers
 from vitrail.data.schedule import ALONE, Schedule, Share
 from vitrail.data.source import Subset
 from vitrail.data.views import View
+from vitrail.model.devices import recording_stream
 from vitrail.pictures import Preprocessing
 
 AHEAD = 2**16  # samples whose draws are made at once
@@ -173,8 +174,9 @@ class Replay:
                 function(*self.given)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
+        stream = recording_stream(torch.cuda.current_device())
         # other threads may use the device meanwhile, to save a checkpoint
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self.graph, stream=stream, capture_error_mode="thread_local"):
             self.result = function(*self.given)
 
     def __call__(self, *tensors: Tensor) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from typing import TypeVar
 
@@ -37,6 +39,24 @@ def half_on_gpu(x: Tensor) -> torch.dtype | None:
         return None
     kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     return kind if kind in (torch.bfloat16, torch.float16) else None
+
+
+def is_elsewhere(x: Tensor) -> bool:
+    """Whether a tensor lies on another GPU than the current one."""
+    return x.is_cuda and x.get_device() != torch.cuda.current_device()
+
+
+def free_unused(device: torch.device) -> None:
+    """Gives back the memory of what nobody refers to any more, in circles too, as trainings do to their parts."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@cache
+def recording_stream(device: int) -> torch.cuda.Stream:
+    """The stream on which work is recorded on this GPU. torch's own is of the first GPU that recorded anything."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @constant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,27 +15,32 @@ from vitrail.model.fields import Pair
 Resampling = Literal["timm", "timm_npz", "google", "transformers", "torchvision", "dinov2", "dinov2_reg"]
 
 
-def sincos_1d(length: int, width: int) -> Tensor:
+def sincos_1d(length: int, width: int, device: torch.device | None = None) -> Tensor:
     """Sines and cosines of the index ("Attention is all you need"), interleaved: (length, width)."""
-    frequency = torch.exp(-math.log(10_000.0) * torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
+    kind: dict[str, Any] = {"dtype": torch.float64, "device": device}
+    frequency = torch.exp(-math.log(10_000.0) * torch.arange(0, width, 2, **kind) / width)
+    angle = torch.arange(length, **kind)[:, None] * frequency
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()
 
 
-def sincos_2d(grid: Pair, width: int) -> Tensor:
+def sincos_2d(grid: Pair, width: int, device: torch.device | None = None) -> Tensor:
     """Sines and cosines of column and row, a quarter of the width each (big_vision's order): (patches, width)."""
-    y, x = torch.meshgrid(*(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij")
-    frequency = 10_000.0 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4 - 1))
+    kind: dict[str, Any] = {"dtype": torch.float64, "device": device}
+    y, x = torch.meshgrid(*(torch.arange(n, **kind) for n in grid), indexing="ij")
+    frequency = 10_000.0 ** -(torch.arange(width // 4, **kind) / (width // 4 - 1))
     x, y = (axis.flatten()[:, None] * frequency for axis in (x, y))
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=-1).float()
 
 
-def fixed_table(config: ViTConfig, grid: Pair) -> Tensor:
-    """The sines and cosines of a configuration, for this grid; zeros for the prefix: (1, prefix + patches, width)."""
+def fixed_table(config: ViTConfig, grid: Pair, device: torch.device | None = None) -> Tensor:
+    """The sines and cosines of a configuration, for this grid; zeros for the prefix: (1, prefix + patches, width).
+
+    They are computed where they are wanted, so that no step waits for a copy; but Apple's GPUs have no float64."""
+    where = None if device is None or device.type == "mps" else device
     if config.positions == "sincos_1d":
-        table = sincos_1d(grid[0] * grid[1], config.embed_dim)
+        table = sincos_1d(grid[0] * grid[1], config.embed_dim, where)
     else:
-        table = sincos_2d(grid, config.embed_dim)
+        table = sincos_2d(grid, config.embed_dim, where)
     return F.pad(table, (0, 0, config.num_positioned, 0))[None]
 
 

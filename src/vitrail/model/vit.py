@@ -16,7 +16,7 @@ from vitrail.errors import ConfigError
 from vitrail.model.attention import AttentionPool, RelativeBias, Watch, keep_weights
 from vitrail.model.block import Block
 from vitrail.model.config import ViTConfig
-from vitrail.model.devices import kernel_type
+from vitrail.model.devices import is_elsewhere, kernel_type
 from vitrail.model.fields import Pair, pair
 from vitrail.model.initialise import initialise, initialise_head
 from vitrail.model.layers import added, check_pictures, exchange, make_dropout, make_norm
@@ -213,6 +213,9 @@ class ViT(nn.Module):
         change: Change = None,
     ) -> tuple[Tensor, Pair, dict[int, Tensor]]:
         """Equations 1 to 4: the normed tokens, the grid of patches, and what was asked for on the way."""
+        if not torch.compiler.is_compiling() and is_elsewhere(pictures):  # our kernels start on the current GPU
+            with torch.cuda.device(pictures.device):
+                return self._encode(pictures, mask, keep, only_read, wanted, watch, change)
         config = self.config
         x, grid = self._embed(pictures, keep, change)  # (batch, tokens, width)
         turn, offsets = self._turn(grid, keep, x.device), self._offsets(grid, keep, x.device)
@@ -277,7 +280,7 @@ class ViT(nn.Module):
             return self.pos_embed
         if config.positions == "learned":
             return resize_positions(self.pos_embed, config.grid, grid, config.num_positioned)
-        return fixed_table(config, grid).to(self.pos_embed)
+        return fixed_table(config, grid, self.pos_embed.device).to(self.pos_embed)
 
     def _turn(self, grid: Pair, keep: Tensor | None, device: torch.device) -> Tensor | None:
         """RoPE's rotations: (2, 1 or batch, 1, tokens, head_dim / 2)."""

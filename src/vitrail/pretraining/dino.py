@@ -128,7 +128,7 @@ class Distilling(Objective):
     def __init__(
         self, plain: SelfDistillation, settings: Dino, total_steps: int, steps_per_epoch: int, world: World
     ) -> None:
-        self.plain, self.settings, self.world = plain, settings, world
+        self.plain, self.settings = plain, settings
         self.total_steps, self.steps_per_epoch = total_steps, steps_per_epoch
         self.temperature, self.part = (torch.zeros((), device=world.device) for _ in range(2))
         self.sums = torch.zeros(settings.out_dim, device=world.device)  # of the teacher's answers in this step
@@ -164,9 +164,9 @@ class Distilling(Objective):
         return pictures[:, None].repeat(1, 2, 1, 1, 1), small
 
     @torch.no_grad()
-    def finish(self, ok: Tensor) -> None:
+    def finish(self, ok: Tensor, world: World) -> None:
         """The centre moves towards the mean of the teacher's answers, the teacher towards the student."""
-        mean = self.world.summed(self.sums.clone()) / (self.counted * self.world.size)
+        mean = world.summed(self.sums.clone()) / (self.counted * world.size)
         move = (1 - self.settings.centre_momentum) * (mean - self.plain.centre)
         self.plain.centre += torch.where(ok, move, 0.0)
         teacher, student = self._matched()

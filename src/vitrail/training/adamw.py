@@ -41,7 +41,7 @@ class AdamW(torch.optim.AdamW):
         states = [self.state[weight] for weight, *_ in learning]
         counts = [state["step"] for state in states]
         one = torch.ones_like(counts[0]) if self.found_inf is None else 1.0 - self.found_inf
-        torch._foreach_add_(counts, [one] * len(counts))  # one tensor for all of them could not be recorded
+        torch._foreach_add_(counts, [one] * len(counts))  # a single tensor would be read by the CPU
         lr, device = group["lr"], learning[0][0].device
         rate = lr if isinstance(lr, Tensor) else torch.full((), lr, device=device)
         for (weight, half, gradient), state in zip(learning, states, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitrail.classifier import Classifier
 from vitrail.model.halves import Halves, are_used
+from vitrail.model.kernel_sizes import small_layers_too
 from vitrail.model.resnet import ResNet
 from vitrail.model.vit import ViT
 from vitrail.training.checkpoints import Checkpoints
@@ -31,6 +32,7 @@ from vitrail.training.parallel import World
 from vitrail.training.precision import Precision, choose_precision
 from vitrail.training.progress import count
 from vitrail.training.recipe import Recipe
+from vitrail.training.recording import why_not
 from vitrail.training.schedules import make_schedule
 from vitrail.training.spreading import replicate, shard
 from vitrail.training.stages import change_at
@@ -144,7 +146,9 @@ def _compile(plan: Plan, world: World, precision: Precision, sharded: bool, step
     def loss(model: nn.Module) -> Tensor:
         return plan.objective(model, inputs, targets)[0]
 
-    return compile_or_say_why(model, loss, world, precision.autocast, blocks=sharded, asked=plan.objective.asked)
+    # as the steps will be, so that they find it compiled
+    with small_layers_too() if why_not(recipe, world) is None else nullcontext():
+        return compile_or_say_why(model, loss, world, precision.autocast, blocks=sharded, asked=plan.objective.asked)
 
 
 def _ignore(row: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from vitrail.model.vit import ViT
 from vitrail.training.parallel import World
 
 BACKEND: Any = "inductor"
+FORMS = 256  # of one function that a process may compile
 
 
 def compile_or_say_why(
@@ -65,13 +66,14 @@ def fused(function: Callable[..., Any], say: Callable[[str], None]) -> Callable[
     """
     # reordered loops are not for lists of tensors: torch 2.11's scheduler breaks on them
     options: dict[str, Any] | None = {"loop_ordering_after_fusion": False} if BACKEND == "inductor" else None
+    _allow_many()
     chosen = torch.compile(function, backend=BACKEND, fullgraph=True, dynamic=False, options=options)
 
     def call(*given: Any) -> Any:
         nonlocal chosen
         try:
             return chosen(*given)
-        except torch._dynamo.exc.TorchDynamoException as error:
+        except (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
             if chosen is function:
                 raise
             chosen = function
@@ -89,9 +91,18 @@ def _compile(modules: Sequence[nn.Module]) -> None:
     """In place: modules keep their class, their names and their hooks. Batches of training have one shape, or a few one
     after the other, and code for any shape would be slower."""
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # CUDA's files without a GPU are no news
+    _allow_many()
     backend = _remembering if BACKEND == "inductor" else BACKEND
     for module in modules:
         module.forward = torch.compile(module.forward, backend=backend, dynamic=False)
+
+
+def _allow_many() -> None:
+    """Of one function torch keeps eight compiled forms, and then compiles no more: a process that trains several models
+    one after the other, or with several learning rates, needs one for each."""
+    torch._dynamo.config.recompile_limit = max(FORMS, torch._dynamo.config.recompile_limit)
+    total = torch._dynamo.config.accumulated_recompile_limit
+    torch._dynamo.config.accumulated_recompile_limit = max(4 * FORMS, total)
 
 
 def _remembering(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Any:

@@ -22,6 +22,7 @@ from vitrail.classifier import Classifier
 from vitrail.data.opening import open_source
 from vitrail.data.source import Source
 from vitrail.errors import VitrailError
+from vitrail.model.devices import free_unused
 from vitrail.training.assembly import Plan
 from vitrail.training.checkpoints import find_latest
 from vitrail.training.groups import parameter_groups
@@ -159,6 +160,8 @@ def _carry_out(
             for line in notes:
                 job.report({"kind": "event", "step": 0, "text": line})
             job.run_all()
+    del job
+    free_unused(world.device)  # for the next training of this process
     return run
 
 

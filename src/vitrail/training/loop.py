@@ -25,7 +25,7 @@ from vitrail.training.parallel import World
 from vitrail.training.precision import Precision
 from vitrail.training.progress import Progress, Stopwatch, count, figures, own_sums
 from vitrail.training.recipe import Recipe
-from vitrail.training.recording import REHEARSALS, RecordedSteps, why_not
+from vitrail.training.recording import REHEARSALS, NoRoomToRecordError, RecordedSteps, why_not
 from vitrail.training.spreading import is_sharded
 from vitrail.training.stopping import StoppedError, StopRequest
 
@@ -81,19 +81,23 @@ class Trainer:
         if self.progress.step == 0:
             self.save()  # there is always something to go back to
         while self.progress.step < self.total_steps and not self._is_enough():
-            loader, preprocessing, until = self.make_loader(self.progress.step)
-            if self.recorded is not None:
-                self.recorded.forget()
-            shift = self.progress.skipped_data
-            self.watch.begin()
-            for batch in loader.batches(self.progress.step + shift, until + shift):
-                self._one(batch, preprocessing)
-                if self.progress.skipped_data != shift or self._is_enough():
-                    break
-            self.watch.pause()
+            self._stage()
         self.save()
         self.checkpoints.wait()
         self.halves.release()
+
+    def _stage(self) -> None:
+        """The steps with one kind of pictures. What the last stage held is gone before there are others."""
+        if self.recorded is not None:
+            self.recorded.forget()
+        loader, preprocessing, until = self.make_loader(self.progress.step)
+        shift = self.progress.skipped_data
+        self.watch.begin()
+        for batch in loader.batches(self.progress.step + shift, until + shift):
+            self._one(batch, preprocessing)
+            if self.progress.skipped_data != shift or self._is_enough():
+                break
+        self.watch.pause()
 
     def _one(self, batch: Batch, preprocessing: Preprocessing) -> None:
         self.note_bad(batch)
@@ -134,10 +138,25 @@ class Trainer:
             self.ema_weight.fill_(self.ema.weight_at(at))
         self.objective.begin(at)
         self._seed(at, 0)
-        update = self._update if self.recorded is None or self.accumulate > 1 else self.recorded
-        update(batch, preprocessing)
+        if self.recorded is None or self.accumulate > 1:
+            self._update(batch, preprocessing)
+        else:
+            self._recorded_update(self.recorded, batch, preprocessing)
         self.progress.step += 1
         self.watch.step()
+
+    def _recorded_update(self, recorded: RecordedSteps, batch: Batch, preprocessing: Preprocessing) -> None:
+        try:
+            recorded(batch, preprocessing)
+            return
+        except NoRoomToRecordError:
+            recorded.forget()
+            self.recorded = None
+        self.optimiser.zero_grad(set_to_none=True)
+        words = "memory is short: from here on steps are not recorded"
+        self.report({"kind": "event", "step": self.progress.step, "text": words})
+        self._seed(self.progress.step, 0)
+        self._update(batch, preprocessing)
 
     def _update(self, batch: Batch, preprocessing: Preprocessing) -> None:
         """What a step does on the device; nothing here waits for it, so that all of it can be recorded."""
@@ -155,13 +174,13 @@ class Trainer:
         self.precision.update(ok)
         if self.ema is not None:
             self.ema.update(self.plain, ok, self.ema_weight)
-        self.objective.finish(ok)
+        self.objective.finish(ok, self.world)
         self.optimiser.zero_grad(set_to_none=True)
         self.count(self.sums, loss, right, len(batch), norm, ok)
 
     def _seed(self, at: int, part: int) -> None:
         """Noise in the model is a function of the seed, the step, the part of the batch and the process."""
-        if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
+        if not _is_recording():
             torch.manual_seed(mixed(self.recipe.seed, at, part, self.world.rank))
 
     def _gradients_that_fit(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,6 +189,8 @@ class Trainer:
             try:
                 return self._gradients(inputs, targets)
             except torch.OutOfMemoryError as error:
+                if _is_recording():
+                    raise
                 # in other processes the step went on: only one that is alone can take it back
                 if self.world.size > 1 or len(inputs) % (2 * self.accumulate):
                     hint = "choose a larger --accumulate, a smaller --batch-size or a smaller model"
@@ -284,7 +305,7 @@ class Trainer:
         if is_sharded(self.plain):
             plain = self.checkpoints.load_sharded(found, self._tensors())
         else:
-            tensors, plain = self.checkpoints.load(found, self.world.device)
+            tensors, plain = self.checkpoints.load(found)  # not on a GPU, which may have no room for it twice
             self.plain.load_state_dict(_below(tensors, "model."))
             load_named_state(self.optimiser, self.plain, _below(tensors, "optimiser."))
             if self.ema is not None:
@@ -294,6 +315,10 @@ class Trainer:
         self.sums.copy_(own_sums(plain["sums"], self.world))
         self.progress = Progress(**plain["progress"])
         return True
+
+
+def _is_recording() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from vitrail.errors import ConfigError
 from vitrail.pictures import Preprocessing
 from vitrail.training import recipe
 from vitrail.training.losses import distilled, make_loss
+from vitrail.training.parallel import World
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -38,8 +39,8 @@ class Objective(ABC):
     def __call__(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of some pictures, and how many of them were answered rightly."""
 
-    def finish(self, ok: Tensor) -> None:  # noqa: B027
-        """After a step, which was taken if `ok`, on the device, is true."""
+    def finish(self, ok: Tensor, world: World) -> None:  # noqa: B027
+        """After a step of these processes, which was taken if `ok`, on the device, is true."""
 
     @abstractmethod
     def example(self, pictures: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -116,7 +116,9 @@ def joined_world(device: str | None = None) -> Iterator[World]:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ or dist.is_initialized():
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         try:
-            yield World(rank, size, chosen, local_rank)
+            # kernels and recordings begin on the current GPU
+            with torch.cuda.device(chosen) if chosen.type == "cuda" else nullcontext():
+                yield World(rank, size, chosen, local_rank)
         finally:
             _talk.cache_clear()  # the next world has another line
         return

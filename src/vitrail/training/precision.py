@@ -80,10 +80,12 @@ class Precision:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if self.name == "fp16":
             torch._foreach_div_(local(gradients), self.scale)
-        norm = nn.utils.get_total_norm(gradients)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm  # of all shards
-        if halves is not None and (more := halves.gradients()):
-            norm = torch.linalg.vector_norm(torch.stack([norm, *torch._foreach_norm(more, dtype=torch.float32)]))
+        more = [] if halves is None else halves.gradients()
+        norms = list(torch._foreach_norm(more, dtype=torch.float32)) if more else []
+        if gradients or not norms:
+            norm = nn.utils.get_total_norm(gradients)
+            norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)  # of all shards
+        norm = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
         if clip > 0:
             factor = (clip / (norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(local(gradients), factor)

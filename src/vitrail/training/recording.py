@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitrail.data.batch import Batch
+from vitrail.model.devices import recording_stream
 from vitrail.model.kernel_sizes import small_layers_too
 from vitrail.pictures import Preprocessing
 from vitrail.training.parallel import World
@@ -28,6 +29,11 @@ def why_not(recipe: Recipe, world: World) -> str | None:
     if recipe.accumulate > 1 or recipe.optimiser.sam > 0:
         return "parts of a batch (accumulate, sam) have noise of their own"
     return None
+
+
+class NoRoomToRecordError(Exception):
+    """Memory was short while a step was recorded, of which nothing was done: what lies unused in torch's pools cannot
+    be given back meanwhile."""
 
 
 class Tape(Protocol):
@@ -60,7 +66,12 @@ class RecordedSteps:
             return
         if key not in self._recorded:
             still = batch.clone()
-            self._recorded[key] = still.tensors(), self._record(lambda: self.step(still, preprocessing))
+            try:
+                self._recorded[key] = still.tensors(), self._record(lambda: self.step(still, preprocessing))
+            except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
+                if any(isinstance(one, torch.OutOfMemoryError) for one in (error, error.__context__)):
+                    raise NoRoomToRecordError from error
+                raise
         places, tape = self._recorded[key]
         torch._foreach_copy_(places, tensors)
         tape.replay()
@@ -87,7 +98,8 @@ class RecordedSteps:
 
 def _on_cuda(work: Callable[[], None]) -> Tape:
     graph = torch.cuda.CUDAGraph()
+    stream = recording_stream(torch.cuda.current_device())
     # other threads may use the device meanwhile, to save a checkpoint
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         work()
     return graph

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
+from vitrail.model.devices import free_unused
 from vitrail.training.assembly import Plan
 from vitrail.training.batch_size import fit_batch
 from vitrail.training.lr_find import RangeTest, find_rate
@@ -38,11 +36,11 @@ def tune(recipe: Recipe, plan: Callable[[Recipe], Plan], world: World, *, lr_fin
     if recipe.auto_batch:
         recipe, words = fit_batch(plan(recipe), recipe, world, sharded=sharded)
         notes.append(words)
-        _free(world)
+        free_unused(world.device)
     if not lr_find:
         return Tuned(recipe, tuple(notes))
     test = world.agreed(find_rate(plan(recipe), world, sharded=sharded))
-    _free(world)
+    free_unused(world.device)
     answered, words = _answered(recipe, test)
     return Tuned(answered, (*notes, words), test, recipe)
 
@@ -55,10 +53,3 @@ def _answered(recipe: Recipe, test: RangeTest) -> tuple[Recipe, str]:
     matrices = f" and {new.muon_lr:g} for matrices" if old.name == "muon" else ""
     words = f"learning rate: {new.lr:g}{matrices}, {factor:g} times the recipe's; see lr_find.png"
     return replace(recipe, optimiser=new), words
-
-
-def _free(world: World) -> None:
-    """The memory of a trial."""
-    gc.collect()
-    if world.device.type == "cuda":
-        torch.cuda.empty_cache()
