@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from scipy.ndimage import zoom
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitrail.model import ViT
 from vitrail.model.positions import (
@@ -62,6 +63,25 @@ def test_fixed_positions_leave_the_prefix_alone_and_are_not_learned(build: Build
 
 def turned(x: Tensor, grid: tuple[int, int], theta: float = 100.0, num_prefix: int = 0) -> Tensor:
     return rotate(x, rotations(grid, x.shape[-1], theta, num_prefix, CPU))
+
+
+@pytest.mark.parametrize("positions", ["sincos_1d", "sincos_2d"])
+def test_sines_for_another_grid_are_computed_where_the_model_is(build: Build, positions: str) -> None:
+    """A recorded step waits for no copy. The device without numbers stands for another one."""
+
+    class OnMeta(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            for one in found if isinstance(found, list | tuple) else [found]:
+                assert not isinstance(one, Tensor) or one.is_meta, func
+            return found
+
+    model = build(positions=positions, dynamic_img_size=True).to("meta")
+    with OnMeta():
+        table = model.position_table((3, 5))
+    assert table is not None
+    assert table.is_meta
+    assert table.shape[1] == model.config.num_positioned + 15
 
 
 def test_rope_multiplies_pairs_of_channels_by_complex_numbers() -> None:

@@ -1,7 +1,8 @@
 """The model as a whole: what depends on order, what the head reads, its names, its types, and how it travels."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrail.errors import ConfigError
-from vitrail.model import ViT, ViTConfig
+from vitrail.model import ViT, ViTConfig, vit
 
 Build, Pictures = Callable[..., ViT], Callable[..., Tensor]
 POOLS: dict[str, dict[str, Any]] = {
@@ -217,3 +218,27 @@ def test_parameters_of_the_default_model_have_timms_names() -> None:
     ]
     wanted = ["cls_token", "pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias", *block]
     assert sorted(names) == sorted([*wanted, "norm.weight", "norm.bias", "head.weight", "head.bias"])
+
+
+def test_pictures_on_another_gpu_are_encoded_with_that_as_the_current_one(
+    build: Build, pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our kernels start on that. Here is none: where pictures are said to be elsewhere, it is changed once."""
+    current = ["elsewhere"]
+
+    @contextmanager
+    def device(_: torch.device) -> Iterator[None]:
+        current.append("here")
+        yield
+        current.pop()
+
+    model = build()
+    x = pictures(model)
+    wanted = model(x)
+    encoded = []
+    model.blocks[0].register_forward_pre_hook(lambda *_: encoded.append(current[-1]))
+    monkeypatch.setattr(vit, "is_elsewhere", lambda x: current[-1] == "elsewhere")
+    monkeypatch.setattr(torch.cuda, "device", device)
+    assert torch.equal(model(x), wanted)
+    assert encoded == ["here"]
+    assert current == ["elsewhere"]

@@ -12,8 +12,8 @@ import vitrail
 from tests.training.parallel_runs import SMALL
 from tests.training.processes import run_ranks
 from tests.training.running import RICH, assert_same_training, make_pictures, rows_of
-from vitrail.model import ViT, ViTConfig
-from vitrail.training import compiling, ema, muon
+from vitrail.model import ViT, ViTConfig, kernel_sizes
+from vitrail.training import assembly, compiling, ema, muon
 from vitrail.training.compiling import fused
 from vitrail.training.job import Job
 from vitrail.training.log import read_log
@@ -244,6 +244,48 @@ def test_what_is_beside_the_model_is_one_piece_for_a_compiler(monkeypatch):
     assert not said
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_process_may_train_with_more_learning_rates_than_a_compiler_keeps_forms_of_itself(monkeypatch):
+    """A study of them does."""
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    said, place, before = [], torch.zeros(()), counters["stats"]["unique_graphs"]
+    with torch._dynamo.config.patch(recompile_limit=8):
+        for rate in range(1, 13):
+            fused(add_times, said.append)(place, rate / 8)
+    assert float(place) == sum(range(1, 13)) / 8
+    assert counters["stats"]["unique_graphs"] == before + 12
+    assert not said
+
+
+def test_beyond_all_forms_that_are_kept_it_goes_on_as_it_is(monkeypatch):
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    monkeypatch.setattr(compiling, "FORMS", 3)
+    said, place = [], torch.zeros(())
+    with torch._dynamo.config.patch(recompile_limit=3):
+        for rate in range(1, 6):
+            fused(add_times, said.append)(place, rate / 8)
+    assert float(place) == sum(range(1, 6)) / 8
+    assert len(said) == 2
+
+
+def add_times(place, rate):
+    place.add_(torch.ones(()) * rate)
+
+
+def test_where_steps_are_recorded_the_model_is_tried_as_they_are(pictures, tmp_path, monkeypatch):
+    """With kernels for layers of any size: else it would be compiled again at the first step."""
+    seen = []
+
+    def tried(*_, **__):
+        seen.append(kernel_sizes.LEAST_WORK)
+        return "not here"
+
+    monkeypatch.setattr(assembly, "compile_or_say_why", tried)
+    for name, record in (("recorded", True), ("plain", False)):
+        monkeypatch.setattr(assembly, "why_not", lambda *_, record=record: None if record else "not asked for")
+        begin(pictures, tmp_path / name, True)
+    assert seen == [0, kernel_sizes.LEAST_WORK]
 
 
 def test_what_a_compiler_fails_to_fuse_goes_on_as_it_is_and_is_said_once(monkeypatch):

@@ -1,6 +1,8 @@
 """Training on several processes beside training on one: the same gradients, losses, scores, and one writer."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.training.processes import run_ranks
 from vitrail.classifier import Classifier
 from vitrail.errors import DataError, VitrailError
 from vitrail.model import ViT, ViTConfig
-from vitrail.training import loop
+from vitrail.training import loop, parallel
 from vitrail.training.checkpoints import find_latest, load_checkpoint
 from vitrail.training.log import read_log
 from vitrail.training.objective import Classification
@@ -294,3 +296,23 @@ def test_a_run_is_gone_on_with_only_by_the_launch_that_began_it(
     assert find(Launch("a", again=True), "nowhere", "photos") is None
     with pytest.raises(VitrailError, match="runs/photos-1 is already there: go on with --resume"):
         Run.begin("runs/photos-1", "photos", None, {})  # type: ignore[arg-type]
+
+
+def test_alone_the_gpu_that_is_asked_for_is_the_current_one(monkeypatch):
+    """Kernels of our own and recordings begin on that, wherever their tensors lie."""
+    seen: list[Any] = []
+
+    @contextmanager
+    def device(chosen: torch.device) -> Iterator[None]:
+        seen.append(chosen)
+        yield
+        seen.append("left")
+
+    monkeypatch.setattr(parallel, "choose_device", lambda name, rank: torch.device(name))
+    monkeypatch.setattr(torch.cuda, "device", device)
+    with joined_world("cuda:1") as world:
+        assert seen == [world.device] == [torch.device("cuda:1")]
+    assert seen[1:] == ["left"]
+    with joined_world("cpu"):
+        pass
+    assert len(seen) == 2

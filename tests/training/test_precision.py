@@ -5,7 +5,8 @@ import torch
 
 import vitrail
 from tests.training.running import TINY, assert_same_training, make_pictures, rows_of
-from vitrail.model import fp8_training
+from vitrail.model import fp8_training, halves
+from vitrail.model.halves import Halves
 from vitrail.model.zoo import configure
 from vitrail.training.loop import Trainer
 from vitrail.training.precision import Precision, choose_precision
@@ -122,3 +123,16 @@ def test_in_eight_bits_it_goes_on_with_the_same_bits(tmp_path, monkeypatch):
             train("halved")
     resume(tmp_path / "halved", device="cpu")
     assert_same_training(tmp_path / "whole", tmp_path / "halved")
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.1])
+def test_the_norm_where_every_weight_that_learns_has_a_half(monkeypatch, clip):
+    monkeypatch.setattr(halves, "FEWEST", 1)
+    layer = torch.nn.Linear(4, 3, bias=False)
+    kept = Halves([layer])
+    [(_, half)] = kept.pairs()
+    half.grad = torch.full((3, 4), 0.5, dtype=torch.bfloat16)
+    norm = Precision("bf16", torch.device("cpu")).unscaled_norm([layer.weight], clip, kept)
+    assert float(norm) == pytest.approx(3**0.5)
+    assert (kept.factor is None) == (clip == 0)
+    assert Precision("bf16", torch.device("cpu")).unscaled_norm([], 1.0) == 0

@@ -1,6 +1,7 @@
 """`vitrail train` from end to end, and settings that change what a training does."""
 
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.training.running import TINY, command, make_pictures, rows_of
 from vitrail.cli import main
 from vitrail.errors import ConfigError
 from vitrail.model.vit import ViT
+from vitrail.training.feeding import Feeding
 from vitrail.training.loop import Trainer
 
 
@@ -186,3 +188,37 @@ def test_runs_are_numbered(pictures, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = [train(pictures, None, {"steps": 1}).folder for _ in range(2)]
     assert [str(folder) for folder in folders] == ["runs/pictures-1", "runs/pictures-2"]
+
+
+@pytest.mark.parametrize("engine", ["resident", "workers"])
+def test_what_a_stage_held_is_gone_before_the_next_begins(pictures, tmp_path, monkeypatch, engine):
+    """All pixels lie on the device: there may be no room for them twice."""
+    loaders, alive = [], []
+    original = Feeding.loader
+
+    def loader(feeding, step):
+        feeding._residents.clear()  # as it does for another stage, before the pixels are sent again
+        alive.append(sum(one() is not None for one in loaders))
+        found = original(feeding, step)
+        loaders.append(weakref.ref(found[0]))
+        return found
+
+    monkeypatch.setattr(Feeding, "loader", loader)
+    stages = [{"until": 0.4, "augmentation": {"hflip": 0.1}}, {"until": 0.7, "augmentation": {"hflip": 0.3}}]
+    train(pictures, tmp_path / "run", {"stages": stages, "data.engine": engine})
+    assert len(alive) >= 3
+    assert not any(alive)
+
+
+def test_of_a_training_nothing_is_left_in_memory(pictures, tmp_path, monkeypatch):
+    """Another one in the same process has all of it."""
+    made = []
+    original = Trainer.__post_init__
+
+    def remember(trainer):
+        made.append(weakref.ref(trainer))
+        original(trainer)
+
+    monkeypatch.setattr(Trainer, "__post_init__", remember)
+    train(pictures, tmp_path / "run", {"steps": 2})
+    assert [one() for one in made] == [None]

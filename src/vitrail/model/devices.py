@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from typing import TypeVar
@@ -41,9 +42,14 @@ def half_on_gpu(x: Tensor) -> torch.dtype | None:
     return kind if kind in (torch.bfloat16, torch.float16) else None
 
 
+def made_current(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, kernels of our own and recordings begin on this GPU, wherever their tensors lie."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def is_elsewhere(x: Tensor) -> bool:
     """Whether a tensor lies on another GPU than the current one."""
-    return x.is_cuda and x.get_device() != torch.cuda.current_device()
+    return x.is_cuda and torch.cuda.device_count() > 1 and x.get_device() != torch.cuda.current_device()
 
 
 def free_unused(device: torch.device) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from vitrail.errors import VitrailError
-from vitrail.model.devices import choose_device
+from vitrail.model.devices import choose_device, made_current
 from vitrail.speed.hardware import DEVICES, GIB, Device
 from vitrail.speed.memory import Setup
 from vitrail.speed.rates import matrix_rate, memory_rate
@@ -52,7 +52,7 @@ def measure_here(setup: Setup, *, compiled: bool, device: str | None) -> tuple[M
             if where.type == "cuda":
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats(where)
-            with stepper(replace(alone, batch=size), where, compiled=compiled) as steps:
+            with made_current(where), stepper(replace(alone, batch=size), where, compiled=compiled) as steps:
                 found.append(steps.seconds(BUDGET))
             memory = torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None
     except torch.OutOfMemoryError as error:

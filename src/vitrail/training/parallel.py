@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.data.schedule import Share
 from vitrail.errors import VitrailError
-from vitrail.model.devices import choose_device
+from vitrail.model.devices import choose_device, made_current
 from vitrail.training.meeting import meet
 from vitrail.training.sharded import agree, gather_in
 
@@ -116,8 +116,7 @@ def joined_world(device: str | None = None) -> Iterator[World]:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ or dist.is_initialized():
         rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         try:
-            # kernels and recordings begin on the current GPU
-            with torch.cuda.device(chosen) if chosen.type == "cuda" else nullcontext():
+            with made_current(chosen):
                 yield World(rank, size, chosen, local_rank)
         finally:
             _talk.cache_clear()  # the next world has another line

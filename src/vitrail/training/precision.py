@@ -88,7 +88,8 @@ class Precision:
         norm = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
         if clip > 0:
             factor = (clip / (norm + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_(local(gradients), factor)
+            if gradients:
+                torch._foreach_mul_(local(gradients), factor)
             if halves is not None:
                 halves.factor = factor
         return norm
