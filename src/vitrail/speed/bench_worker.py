@@ -149,7 +149,7 @@ class Worker:
     def _move(self, device: str) -> None:
         self.device = torch.device(device)
         if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # of this process, which has no other work
+            torch.cuda.set_device(self.device.index or 0)  # of this process, which has no other work
             torch.set_float32_matmul_precision("high")  # TF32, for all
 
     def _release(self) -> None:
