@@ -78,7 +78,9 @@ def main(arguments: list[str] | None = None) -> int:
     except CycloptsError as error:
         if debug:
             raise
-        print(f"vitrail: {' '.join(str(error).split())} (vitrail --help shows how)", file=sys.stderr)
+        named = next((word for word in arguments if word in app and not word.startswith("-")), None)
+        shows = "vitrail --help" if named is None else f"vitrail {named} --help"
+        print(f"vitrail: {' '.join(str(error).split())} ({shows} shows how)", file=sys.stderr)
         return 2
     except VitrailError as error:
         if debug:

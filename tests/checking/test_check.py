@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import vitrail
+from tests.training.running import make_pictures
 from vitrail.cli import main
 from vitrail.errors import VitrailError
 
@@ -77,6 +78,21 @@ def test_it_prints_a_summary_and_writes_the_page_and_the_tables(photos: Path, tm
         ("2", "train/rose/two.png", "rose", "0", "1"),
         ("2", "train/tulip/1.jpg", "tulip", "0", "1"),
     ]
+
+
+def test_classes_of_one_size_are_told_as_that(tmp_path: Path, capsys) -> None:
+    make_pictures(tmp_path / "pictures", classes=3)
+    _, out, _ = run(capsys, "check", tmp_path / "pictures", "--out", tmp_path / "found")
+    lines = {line[2:20].strip(): line[20:] for line in out.splitlines() if line.startswith("  ")}
+    assert lines["classes"].endswith(" pictures each")
+    assert ", the middle one " in lines["shorter side"]
+
+
+def test_what_is_not_there_is_said_even_where_the_folder_of_the_page_is(tmp_path: Path, capsys) -> None:
+    (tmp_path / "check").mkdir()
+    code, _, err = run(capsys, "check", tmp_path / "nothere", "--out", tmp_path / "check")
+    assert code == 1
+    assert "nothere" in err
 
 
 def test_help_has_an_example(capsys) -> None:

@@ -115,11 +115,17 @@ def test_another_image_size_is_transformers_own_resizing(kind: str, size: tuple[
     torch.testing.assert_close(ours(pictures), logits_of(peer(pictures, **options)), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["plain", "registers", "rope", "hybrid"])
+@pytest.mark.parametrize("kind", ["plain", "registers", "rope", "rope and scale", "relative bias", "swiglu", "hybrid"])
 @torch.no_grad()
 def test_a_folder_saved_here_loads_in_transformers_with_the_same_logits_and_names(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("timm", reason="transformers reads such folders through timm, which is not installed")
-    fields = {"registers": {"registers": 4, "prefix_positions": "class"}, "rope": {"rope": True, "layer_scale": 0.5}}
+    fields = {
+        "registers": {"registers": 4, "prefix_positions": "class"},
+        "rope": {"rope": True, "registers": 2, "prefix_positions": "none"},
+        "rope and scale": {"rope": True, "layer_scale": 0.5},
+        "relative bias": {"relative_bias": True, "positions": "none", "class_token": False, "pool": "mean"},
+        "swiglu": {"mlp": "swiglu"},
+    }
     changes = {"embed_dim": 128, "depth": 2, "num_heads": 2, "num_classes": 5, "zero_head": False}
     if kind == "hybrid":
         model = vitrail.create("r26_vit_s32", **changes)

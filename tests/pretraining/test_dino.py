@@ -89,7 +89,7 @@ def test_the_teacher_follows_the_student_in_closed_form() -> None:
         task.begin(step)
         task.prepare(batch(), PIXELS)
         task.counted = 1
-        task.finish(GOOD)
+        task.finish(GOOD, ALONE)
         distance *= momentum_at(SETTINGS, step, 100)
     for name, one in model.teacher.state_dict().items():
         own = model.state_dict()[name]
@@ -105,7 +105,7 @@ def test_the_centre_is_the_moving_mean_of_the_teachers_answers() -> None:
     for k in range(2):  # two parts of a batch
         task(model, large[2 * k : 2 * k + 2], small[2 * k : 2 * k + 2])
     answers = [model.teacher.answers(large[:, view]) for view in range(2)]
-    task.finish(GOOD)
+    task.finish(GOOD, ALONE)
     wanted = 0.9 * 0.5 + 0.1 * torch.cat(answers).mean(0)
     torch.testing.assert_close(model.centre, wanted, atol=1e-6, rtol=1e-5)
 
@@ -118,7 +118,7 @@ def test_a_step_that_is_left_out_moves_neither_teacher_nor_centre() -> None:
     task.begin(0)
     task(model, *task.prepare(batch(), PIXELS))
     task.sums += torch.nan
-    task.finish(BAD)
+    task.finish(BAD, ALONE)
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
 
 

@@ -2,10 +2,13 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+import vitrail
+from tests.training.running import TINY, make_pictures
 from vitrail.cli import main
 
 
@@ -96,3 +99,32 @@ def test_what_goes_wrong_is_one_line(small: Path, photos: Path, capsys, argument
 
 def test_help_has_an_example(capsys) -> None:
     assert "Example: vitrail evaluate my-model/ photos/" in run(capsys, "--help")[1]
+
+
+def test_of_a_runs_own_data_what_it_held_out_is_scored(tmp_path: Path, capsys) -> None:
+    """Whoever evaluates a run on the folder it learned from would else be told how well it remembers."""
+    data = make_pictures(tmp_path / "pictures")
+    count = len(list(data.rglob("*.png")))
+    made = vitrail.train(data, recipe="small", out=tmp_path / "run", changes=TINY | {"steps": 2}, device="cpu")
+    held = round(count * made.recipe.data.val_fraction)
+    assert 0 < held < count
+    common = ("--device", "cpu", "--workers", 0)
+    for model in (made.folder, made.folder / "best"):
+        code, out, err = run(capsys, model, data, *common)
+        assert (code, err) == (0, "")
+        assert f"(val of the run): {held} pictures" in out
+    assert f"(val of the run): {held} pictures" in run(capsys, made.folder, data, "--split", "val", *common)[1]
+    _, out, err = run(capsys, made.folder, data, "--split", "all", *common)
+    assert f"(all): {count} pictures" in out
+    assert f"of these {count} pictures {made.folder} had {count - held} to learn from" in err
+    others = copied(data, tmp_path / "others")
+    _, out, err = run(capsys, made.folder, others, *common)
+    assert f"(all): {count - 1} pictures" in out
+    assert err == ""
+
+
+def copied(data: Path, to: Path) -> Path:
+    """The same pictures but for one."""
+    shutil.copytree(data, to)
+    next(to.rglob("*.png")).unlink()
+    return to

@@ -150,3 +150,10 @@ def test_what_is_no_engine_is_said_in_one_line(name: str, plain, tmp_path: Path)
 def test_pixels_of_another_shape_are_refused(plain) -> None:
     with choose(plain, "torch") as engine, pytest.raises(VitrailError, match=r"takes uint8 of \(n, 32, 32, 3\)"):
         engine.run(np.zeros((1, 3, 32, 32), np.uint8))
+
+
+def test_features_that_an_exported_file_does_not_give_are_refused(plain, tmp_path: Path) -> None:
+    vitrail.export(plain, tmp_path / "x.onnx")
+    size = (2, *plain.preprocessing.size, 3)
+    with open_engine(tmp_path / "x.onnx") as engine, pytest.raises(VitrailError, match="--features"):
+        engine.features(np.zeros(size, np.uint8))

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,8 @@ def test_a_dynamic_size_is_what_the_model_gives_at_that_size(format: str, tmp_pa
     interpolation=st.sampled_from(["bicubic", "bilinear"]),
     size=st.sampled_from([(32, 32), (24, 40)]),
 )
+@hypothesis.example(height=48, width=41, fit="pad", interpolation="bicubic", size=(24, 40))  # between two widths
+@hypothesis.example(height=69, width=90, fit="crop", interpolation="bilinear", size=(24, 40))  # between two heights
 @hypothesis.settings(max_examples=40, deadline=None)
 def test_the_preprocessing_of_a_graph_is_pillows_but_for_rounding(height, width, fit, interpolation, size) -> None:
     crop = 1.0 if fit == "pad" else 0.875
@@ -192,6 +195,36 @@ def test_run_py_needs_no_vitrail_and_no_torch_and_says_the_same(plain, labelled,
         found = json.loads(line)["top"]
         assert [one["label"] for one in found] == [label for label, _ in wanted.top]
         np.testing.assert_allclose([one["score"] for one in found], [score for _, score in wanted.top], atol=1e-5)
+
+
+def test_run_py_says_in_a_line_what_it_cannot_read_and_answers_the_rest(labelled, exported, tmp_path: Path) -> None:
+    (tmp_path / "words.jpg").write_text("a rose, in words")
+    good = str(next(labelled.rglob("*.png")))
+    command = [sys.executable, str(exported.with_name("run.py"))]
+    done = subprocess.run([*command, "nothere.jpg", "words.jpg", good], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "nothere.jpg cannot be read: no such file or directory",
+        "words.jpg cannot be read: cannot identify image file 'words.jpg'",
+    ]
+    assert done.stdout.startswith(good)
+    done = subprocess.run([*command, "--model", "no.onnx", good], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("no.onnx cannot be opened: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_run_py_reads_a_package_of_machine_code(plain, labelled, tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("AOTInductor needs a compiler")
+    vitrail.export(plain, tmp_path / "x.pt2", format="torch", compiled=True)
+    picture = str(next(labelled.rglob("*.png")))
+    command = [sys.executable, str(tmp_path / "run.py"), "--json", picture]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [found] = json.loads(done.stdout)["top"]
+    [wanted] = plain.predict(picture)[0].top
+    assert (found["label"], pytest.approx(found["score"], abs=1e-5)) == wanted
 
 
 @pytest.mark.parametrize("fit", ["crop", "squash", "pad"])

@@ -48,11 +48,11 @@ def check(
     """
     say = progress or _silent
     folder = None if out is None else Path(out)
-    if folder is not None:
-        _refuse_what_is_not_ours(folder, overwrite)
     if index:
         _make_index(data, say)
     source = data if isinstance(data, Source) else open_source(data, **options)
+    if folder is not None:
+        _refuse_what_is_not_ours(folder, overwrite)
     if not len(source):
         raise DataError(f"there are no pictures in {source.name}: nothing can be checked")
     judge = None if model is None else _judge(source, model)

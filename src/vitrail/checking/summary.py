@@ -60,10 +60,11 @@ def _statistics(report: CheckReport) -> dict[str, str]:
         total = report.totals
         most, least = int(total.argmax()), int(total.argmin())
         names = [printable(report.source.classes[i]) for i in (most, least)]
-        rows["classes"] = f"{names[0]} {total[most]:,} to {names[1]} {total[least]:,}, {report.imbalance:.1f} to 1"
+        uneven = f"{names[0]} {total[most]:,} to {names[1]} {total[least]:,}, {report.imbalance:.1f} to 1"
+        rows["classes"] = f"{total[most]:,} pictures each" if total[most] == total[least] else uneven
     if report.percentiles:
         short = dict(zip(PERCENTILES, report.percentiles["shorter side"], strict=True))
-        rows["shorter side"] = f"{short[0]:,.0f} to {short[100]:,.0f} pixels, half of them above {short[50]:,.0f}"
+        rows["shorter side"] = f"{short[0]:,.0f} to {short[100]:,.0f} pixels, the middle one {short[50]:,.0f}"
     if report.formats:
         rows["formats"] = ", ".join(f"{name} {count:,}" for name, count in report.formats.items())
     traits = ", ".join(f"{name} {count:,}" for name, count in report.traits.items() if count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -54,7 +55,7 @@ def evaluate(
     data
         a folder, a table, a named set, shards
     split
-        by default val if the data says one, else test, else all
+        by default val if the data says one, else test, else all; of a run's own data the part that it held out
     flip
         the mean of the probabilities of each picture and its mirror image
     real
@@ -84,7 +85,9 @@ def evaluate(
     """
     if batch_size < 1 or (workers is not None and workers < 0):
         raise VitrailError("--batch-size must be at least 1, and --workers at least 0")
+    from vitrail.data.opening import open_source
     from vitrail.scoring.report import refuse
+    from vitrail.training.held_out import held_out
     from vitrail.training.parallel import joined_world
 
     if out is not None:
@@ -94,12 +97,18 @@ def evaluate(
         classifier.to(world.device)
         if world.is_first and not as_json:
             print_assumed(classifier)
+        source = open_source(data, **opening.given())
+        own = held_out(model, source)
+        learned = 0 if own is None else len(source.all()) - len(own)
+        is_own = own is not None and len(own) > 0 and split in (None, "val")
+        if learned and not is_own and world.is_first:
+            print(f"of these {len(source.all()):,} pictures {model} had {learned:,} to learn from", file=sys.stderr)
         with shown_progress("batches") if world.is_first else nullcontext() as progress:
             report = vitrail.evaluate(
                 classifier,
-                data,
+                own if own is not None and is_own else source,
                 name=model,
-                split=split,
+                split=None if is_own else split,
                 batch_size=batch_size,
                 workers=workers,
                 flip=flip,
@@ -110,7 +119,6 @@ def evaluate(
                 in_order=in_order,
                 share=world.share,
                 progress=progress,
-                **opening.given(),
             )
         if world.is_first:
             _tell(report, out, overwrite, as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import CycloptsError, Parameter
 
 import vitrail
 from vitrail.commands.printing import Json, print_assumed, print_json
@@ -23,7 +23,7 @@ def _no_flag(_: object, values: list[str]) -> None:
     """`-` is a source, so the parser lets through what begins with a dash."""
     for value in values:
         if value.startswith("-") and value != "-":
-            raise ValueError(f"unknown option {value}; a file of that name is ./{value}")
+            raise CycloptsError(msg=f"Unknown option {value}; a file of that name is ./{value}.")
 
 
 def predict(

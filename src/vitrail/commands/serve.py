@@ -51,7 +51,7 @@ def serve(
         0: any that is free
     engine
         what computes: exact, the quickest that gives the model's own numbers; auto, the quickest that keeps its
-        accuracy; torch, onnx, openvino, int8, merged
+        accuracy; torch, onnx, openvino, int8, merged; an exported file is one itself
     device
         cpu, cuda, cuda:1, mps; by default the fastest there is
     img_size

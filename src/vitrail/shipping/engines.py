@@ -47,7 +47,10 @@ class Engine(ABC):
 
     def features(self, pixels: Bytes) -> Floats:
         """What the head reads: (n, width)."""
-        return self.both(pixels)[1]
+        features = self.both(pixels)[1]
+        if len(pixels) and not features.shape[1]:
+            raise VitrailError("this exported file gives logits alone: export it with --features")
+        return features
 
     def close(self) -> None:  # noqa: B027, most have nothing to close
         """Gives back what it holds; it cannot be used after that."""

@@ -61,8 +61,7 @@ class FromPictures(nn.Module):
         if self.preprocessing.fit == "crop" and large_h == large_w:
             short = _least(height, width)
             return large_h * height // short, large_w * width // short
-        by_width = (2 * height * large_w + width) // (2 * width)  # rounded
-        by_height = (2 * width * large_h + height) // (2 * height)
+        by_width, by_height = _rounded(height * large_w, width), _rounded(width * large_h, height)
         choose = _greatest if self.preprocessing.fit == "crop" else _least
         return _greatest(1, choose(large_h, by_width)), _greatest(1, choose(large_w, by_height))
 
@@ -75,9 +74,14 @@ class FromPictures(nn.Module):
 
 
 def _middle(rest: Any) -> Any:
-    """Half of it, rounded as Python rounds: to the even number."""
-    half = rest // 2
-    return half + (rest - 2 * half) * (half - half // 2 * 2)
+    return _rounded(rest, 2)
+
+
+def _rounded(number: Any, by: Any) -> Any:
+    """One divided by the other and rounded as Python rounds: from the middle between two to the even one."""
+    up = (2 * number + by) // (2 * by)
+    from_middle = 1 // (2 * number + by - 2 * by * up + 1)
+    return up - from_middle * (up - up // 2 * 2)
 
 
 def _least(one: Any, other: Any) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,12 +38,20 @@ def load(path: Path) -> tuple[Arrays, dict[str, Any]]:
         model = core.read_model(path)
         about = json.loads(model.get_rt_info(["vitrail"]).value)
         hint = "f32" if about["precision"] in ("float32", "float16") else "bf16"
-        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint})
-        return lambda given: compiled([given])["logits"], about
+        ready = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+        return lambda given: ready([given])["logits"], about
     import torch
 
     extra: dict[str, Any] = {"vitrail.json": ""}
-    module = torch.export.load(path, extra_files=extra).module()
+    with zipfile.ZipFile(path) as archive:
+        compiled = any("/data/aotinductor/" in f"/{name}" for name in archive.namelist())
+    if compiled:
+        import torch._inductor
+
+        module: Any = torch._inductor.aoti_load_package(str(path))
+        extra["vitrail.json"] = module.get_metadata()["vitrail"]
+    else:
+        module = torch.export.load(path, extra_files=extra).module()
 
     def call(given: Any) -> Any:
         made = module(torch.from_numpy(given))
@@ -123,7 +133,8 @@ def fit(picture: Any, full: tuple[int, int], scale: int, asked: dict[str, Any]) 
     return page
 
 
-def main() -> None:
+def main() -> int:
+    """1 where a picture could not be read; the others are answered."""
     beside = sorted(path for path in Path(__file__).parent.iterdir() if path.suffix in SUFFIXES)
     parser = argparse.ArgumentParser(description="Says what is on pictures.")
     parser.add_argument("pictures", nargs="+")
@@ -133,16 +144,34 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.model is None:
         parser.error(f"say --model: beside this script are {', '.join(path.name for path in beside) or 'none'}")
-    call, about = load(asked.model)
+    try:
+        call, about = load(asked.model)
+    except Exception as error:  # a runtime that is missing, a file that is not there or is damaged: each has its own
+        print(f"{asked.model} cannot be opened: {_brief(error)}", file=sys.stderr)
+        return 1
+    failed = 0
     for path in asked.pictures:
-        logits = np.asarray(call(read(path, about)), np.float64)[0]
+        try:
+            picture = read(path, about)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            print(f"{path} cannot be read: {_brief(error)}", file=sys.stderr)
+            failed = 1
+            continue
+        logits = np.asarray(call(picture), np.float64)[0]
         scores = np.exp(logits - logits.max())
         scores /= scores.sum()
         best = np.argsort(-scores, kind="stable")[: asked.top]
         found = [{"label": about["classes"][k], "score": float(scores[k]), "logit": float(logits[k])} for k in best]
         words = ", ".join(f"{one['label']} {one['score']:.1%}" for one in found)
         print(json.dumps({"path": path, "top": found}) if asked.json else f"{path}: {words}", flush=True)
+    return failed
+
+
+def _brief(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return " ".join(str(error).split())[:300]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -77,6 +77,11 @@ def read_state(path: Path) -> State:
         return _read_npz(path)
     if head[:1] == b"\x80" or head[:2] == b"PK":
         return unwrap(_read_pickle(path), path)
+    if path.suffix in (".onnx", ".xml"):
+        raise WeightsError(
+            f"{path} is an exported file: vitrail predict MODEL … --engine {path} computes with it, and vitrail serve"
+            f" {path} serves it; here give the model that it was made of"
+        )
     raise WeightsError(
         f"{path} is no checkpoint that is known here: it is neither safetensors nor a PyTorch file nor .npz"
         f" (it starts with {head[:8]!r})"

@@ -145,6 +145,8 @@ def _infer(state: State, hub: Mapping[str, Any], known: Mapping[str, Any]) -> tu
         customs["num_heads"] = args["num_heads"]
     if args.get("act_layer") in ACTIVATIONS:
         customs["act"] = ACTIVATIONS[args["act_layer"]]
+    if args.get("use_rot_pos_emb"):
+        customs["rope"] = True
     if customs.get("rope") and "rope_temperature" in args:
         customs["rope_theta"] = args["rope_temperature"]
     if "attn_head_dim" in args:

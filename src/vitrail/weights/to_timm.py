@@ -49,7 +49,8 @@ def write(config: ViTConfig | ResNetConfig, state: State) -> Form:
         "num_heads": config.num_heads,
         "mlp_ratio": config.mlp_ratio,
         "qkv_bias": config.qkv_bias,
-        "init_values": config.layer_scale,
+        # transformers leaves out what is None, and the architecture's own LayerScale would come in its place
+        "init_values": 0.0 if config.layer_scale is None else config.layer_scale,
         "class_token": config.class_token,
         "global_pool": {"mean": "avg"}.get(config.pool, config.pool),
         "qk_norm": config.qk_norm,
@@ -167,7 +168,11 @@ def _write_rope(config: ViTConfig, args: dict[str, Any], state: State) -> Form:
         "use_fc_norm": config.final_norm == "pooled",
     }
     state = {re.sub(r"\.ls(\d)\.gamma$", r".gamma_\1", name): tensor for name, tensor in state.items()}
-    return Form("vit_base_patch16_rope_224", args, state, config)
+    if config.layer_scale is not None:
+        return Form("vit_base_patch16_rope_224", args, state, config)
+    # that one would have a LayerScale for any number; this one has none unless it is asked for, and takes all the rest
+    args |= {"attn_type": "rope", "use_rot_pos_emb": True, "rope_grid_indexing": "xy"}
+    return Form("eva_giant_patch14_224", {k: v for k, v in args.items() if k != "init_values"}, state, config)
 
 
 def _write_resnet(config: ResNetConfig, state: State) -> Form:
