@@ -78,6 +78,19 @@ def check_pictures(pictures: Tensor, in_chans: int) -> None:
         raise ConfigError(f"the model reads {in_chans} channels, but the picture has {pictures.shape[1]}")
 
 
+def check_image_size(pictures: Tensor, config: ViTConfig) -> None:
+    """Refuses pictures of another size than the model's, unless it takes any that its patches divide."""
+    size = (pictures.shape[-2], pictures.shape[-1])
+    if size == config.img_size:
+        return
+    if not config.dynamic_img_size:
+        raise ConfigError(
+            f"the model reads {config.img_size[0]} x {config.img_size[1]} pixels, not {size[0]} x {size[1]}:"
+            " resize the pictures, or call model.set_image_size(), or make it with dynamic_img_size=True"
+        )
+    config.grid_of(size)
+
+
 def exchange(module: nn.Module, name: str, value: Tensor) -> None:
     """Puts another tensor in a parameter's place, frozen if it was; one that did not change stays as it is."""
     old = getattr(module, name)

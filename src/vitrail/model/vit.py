@@ -19,7 +19,7 @@ from vitrail.model.config import ViTConfig
 from vitrail.model.devices import is_elsewhere, kernel_type
 from vitrail.model.fields import Pair, pair
 from vitrail.model.initialise import initialise, initialise_head
-from vitrail.model.layers import added, check_pictures, exchange, make_dropout, make_norm
+from vitrail.model.layers import added, check_image_size, check_pictures, exchange, make_dropout, make_norm
 from vitrail.model.patches import PatchEmbed, kept_mask, kept_tokens, some_patches
 from vitrail.model.positions import (
     Resampling,
@@ -246,14 +246,7 @@ class ViT(nn.Module):
         """Equation 1: z0 = [x_class; x_p E] + E_pos."""
         config = self.config
         check_pictures(pictures, config.in_chans)
-        size = (pictures.shape[-2], pictures.shape[-1])
-        if size != config.img_size:
-            if not config.dynamic_img_size:
-                raise ConfigError(
-                    f"the model reads {config.img_size[0]} x {config.img_size[1]} pixels, not {size[0]} x {size[1]}:"
-                    " resize the pictures, or call model.set_image_size(), or make it with dynamic_img_size=True"
-                )
-            config.grid_of(size)
+        check_image_size(pictures, config)
         x, grid = self.patch_embed(pictures, keep)
         x = x if change is None else change(x)
         positions = self.position_table(grid)
