@@ -116,7 +116,7 @@ def test_of_a_runs_own_data_what_it_held_out_is_scored(tmp_path: Path, capsys) -
     assert f"(val of the run): {held} pictures" in run(capsys, made.folder, data, "--split", "val", *common)[1]
     _, out, err = run(capsys, made.folder, data, "--split", "all", *common)
     assert f"(all): {count} pictures" in out
-    assert f"of these {count} pictures {made.folder} had {count - held} to learn from" in err
+    assert f"{made.folder} had {count - held} of the {count} pictures of {data} to learn from" in err
     others = copied(data, tmp_path / "others")
     _, out, err = run(capsys, made.folder, others, *common)
     assert f"(all): {count - 1} pictures" in out

@@ -16,6 +16,7 @@ from vitrail.commands.progress import shown_progress
 from vitrail.errors import VitrailError
 
 if TYPE_CHECKING:
+    from vitrail.data.source import Source, Subset
     from vitrail.scoring.report import Report
 
 Flag = Annotated[bool, Parameter(negative="")]
@@ -98,17 +99,20 @@ def evaluate(
         if world.is_first and not as_json:
             print_assumed(classifier)
         source = open_source(data, **opening.given())
+        scored: Source | Subset = source
         own = held_out(model, source)
-        learned = 0 if own is None else len(source.all()) - len(own)
-        is_own = own is not None and len(own) > 0 and split in (None, "val")
-        if learned and not is_own and world.is_first:
-            print(f"of these {len(source.all()):,} pictures {model} had {learned:,} to learn from", file=sys.stderr)
+        if own and split in (None, "val"):
+            scored, split = own, None
+        elif own is not None and world.is_first:
+            every = len(source.all())
+            words = f"{model} had {every - len(own):,} of the {every:,} pictures of {data} to learn from"
+            print(words, file=sys.stderr)
         with shown_progress("batches") if world.is_first else nullcontext() as progress:
             report = vitrail.evaluate(
                 classifier,
-                own if own is not None and is_own else source,
+                scored,
                 name=model,
-                split=None if is_own else split,
+                split=split,
                 batch_size=batch_size,
                 workers=workers,
                 flip=flip,
